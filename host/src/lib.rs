@@ -1,1 +1,10 @@
+//! proxy-operator keeps fleets of forward proxies alive for web crawlers.
+//!
+//! Its backends are WebAssembly components against the contract in `wit/`. The modules stand in order: each uses only
+//! those above it (`docs/architecture.md`).
 
+#![deny(missing_docs)]
+
+pub mod model;
+pub mod plugin;
+pub mod store;

@@ -1,0 +1,31 @@
+//! What the product talks about: the objects, their statuses, instances, and the classes of errors.
+//!
+//! Nothing here does I/O or reads a clock.
+
+pub mod clock;
+pub mod condition;
+pub mod error;
+pub mod instance;
+pub mod login;
+pub mod manifest;
+pub mod naming;
+pub mod provider;
+pub mod proxy;
+pub mod secret;
+pub mod span;
+pub mod spec_hash;
+
+/// API group of our objects, labels and annotations.
+pub const GROUP: &str = "crawl.example.com";
+
+/// Group and version of our objects.
+pub const API_VERSION: &str = "crawl.example.com/v1alpha1";
+
+/// Finalizer of a `Proxy`: while it stands, an instance may exist.
+pub const PROXY_FINALIZER: &str = "crawl.example.com/proxy";
+
+/// Label of Secrets that a `Provider` may use; its value is `true`.
+pub const PROVIDER_SECRET_LABEL: &str = "crawl.example.com/provider-secret";
+
+/// Label of Secrets that hold an API token; its value is `true`.
+pub const API_TOKEN_LABEL: &str = "crawl.example.com/api-token";

@@ -1,0 +1,20 @@
+//! The plugin host: from the bytes of a `.wasm` file to answered calls.
+//!
+//! ```text
+//! source (directory) ─ bytes ─▶ load: size → digest → contract → compile or cache → describe ─▶ registry
+//! registry ─ plugin ─▶ handle (plugin + grants + limits of one Provider) ─ call ─▶ one fresh Store, one instance
+//! ```
+//! What comes from objects enters through [`grants::Secrets`]; nothing here knows Kubernetes objects or REST.
+
+mod bindings;
+mod call;
+pub mod contract;
+mod convert;
+pub mod engine;
+pub mod grants;
+pub mod handle;
+mod io;
+mod limits;
+pub mod load;
+pub mod registry;
+pub mod source;

@@ -1,0 +1,200 @@
+//! The engine that runs components, the compiler beside it, and the cache of compiled code.
+//!
+//! Code is compiled in a throw-away engine, since an engine keeps the compiler's scratch memory for its life
+//! (bytecodealliance/wasmtime#14314). It is then mapped from the cache, where pages cost nothing until they run.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use sha2::{Digest, Sha256};
+use wasmtime::component::Component;
+use wasmtime::{Config, Engine};
+
+use super::limits::TICK;
+use crate::model::spec_hash::hex;
+
+/// Part of every cache key: wasmtime itself compares only its major version.
+const WASMTIME: &str = "48.0.8";
+
+/// Why code could not be made or loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum CodeError {
+    /// The compiler refused the component.
+    #[error("it does not compile: {0}")]
+    Compile(String),
+    /// Compiled code was refused by the engine.
+    #[error("compiled code cannot be loaded: {0}")]
+    Load(String),
+}
+
+/// Compiles and loads components. Cheap to clone.
+#[derive(Clone)]
+pub struct Runtime {
+    engine: Engine,
+    cache: Option<Arc<PathBuf>>,
+    // One compile at a time: two would double the peak of memory.
+    compiling: Arc<Mutex<()>>,
+}
+
+/// How code came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Compiled just now.
+    Compiled,
+    /// Mapped from the cache.
+    Cache,
+}
+
+impl Runtime {
+    /// An engine with its ticker; compiled code is kept in `cache_dir` where one is given.
+    ///
+    /// # Errors
+    /// When wasmtime does not know this machine.
+    pub fn new(cache_dir: Option<PathBuf>) -> wasmtime::Result<Self> {
+        let mut config = config();
+        config.enable_compiler(false);
+        let engine = Engine::new(&config)?;
+        let ticker = engine.weak();
+        // A thread of its own: a starved runtime would stop the very clock that is to free it.
+        std::thread::Builder::new().name("epoch-ticker".into()).spawn(move || {
+            while let Some(engine) = ticker.upgrade() {
+                engine.increment_epoch();
+                drop(engine);
+                std::thread::sleep(TICK);
+            }
+        })?;
+        Ok(Self { engine, cache: cache_dir.map(Arc::new), compiling: Arc::default() })
+    }
+
+    /// The engine that runs components.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Code of a component, from the cache or compiled. Blocks: up to seconds for a large component.
+    ///
+    /// # Errors
+    /// When the component does not compile, or its code does not load.
+    pub fn code(&self, digest: &str, component: &[u8]) -> Result<(Component, Origin), CodeError> {
+        let path = self.cache.as_deref().map(|dir| dir.join(format!("{digest}-{}.cwasm", self.key())));
+        if let Some(code) = path.as_deref().and_then(|path| self.map(path)) {
+            return Ok((code, Origin::Cache));
+        }
+        let _one = self.compiling.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // Another thread may have compiled the same bytes while this one waited.
+        if let Some(code) = path.as_deref().and_then(|path| self.map(path)) {
+            return Ok((code, Origin::Cache));
+        }
+        let code = Engine::new(&config()).and_then(|engine| engine.precompile_component(component)).map_err(|e| CodeError::Compile(format!("{e:#}")))?;
+        if let Some(path) = &path {
+            match keep(path, &code) {
+                Ok(()) => {
+                    if let Some(component) = self.map(path) {
+                        return Ok((component, Origin::Compiled));
+                    }
+                }
+                Err(e) => tracing::warn!(path = %path.display(), error = %e, "compiled code cannot be kept; it is compiled again at the next start"),
+            }
+        }
+        // SAFETY: `code` was made by this process's own compiler a few lines above.
+        let component = unsafe { Component::deserialize(&self.engine, &code) };
+        component.map(|c| (c, Origin::Compiled)).map_err(|e| CodeError::Load(format!("{e:#}")))
+    }
+
+    /// Maps a kept file; none when it is missing, damaged or made by another engine.
+    fn map(&self, path: &Path) -> Option<Component> {
+        let wanted = fs::read_to_string(digest_path(path)).ok()?;
+        let code = fs::read(path).ok()?;
+        if hex(&Sha256::digest(&code)) != wanted {
+            return None;
+        }
+        // SAFETY: the folder is written by this operator alone (mode 0700), the digest beside the file shows that the
+        // code is what was written, and files are only ever replaced by rename, never written while mapped.
+        unsafe { Component::deserialize_file(&self.engine, path) }
+            // A folder mounted `noexec` cannot be mapped; its bytes can be loaded.
+            // SAFETY: the same bytes as above, whose digest was just compared.
+            .or_else(|_| unsafe { Component::deserialize(&self.engine, &code) })
+            .ok()
+    }
+
+    /// Names everything that compiled code depends on but the component: wasmtime's version, settings and CPU.
+    fn key(&self) -> String {
+        use std::hash::{DefaultHasher, Hash, Hasher};
+        let mut hasher = DefaultHasher::new();
+        WASMTIME.hash(&mut hasher);
+        self.engine.precompile_compatibility_hash().hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
+}
+
+/// One set of settings for compiler and engine; code of other settings is refused.
+fn config() -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        .native_unwind_info(false)
+        .wasm_backtrace_max_frames(std::num::NonZeroUsize::new(20))
+        .wasm_multi_memory(true)
+        .max_wasm_stack(512 << 10)
+        .async_stack_size(2 << 20);
+    config
+}
+
+fn digest_path(path: &Path) -> PathBuf {
+    path.with_extension("cwasm.sha256")
+}
+
+/// Writes code and its digest, each to a temporary file that is then renamed.
+fn keep(path: &Path, code: &[u8]) -> io::Result<()> {
+    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    {
+        use std::os::unix::fs::DirBuilderExt;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    let replace = |to: &Path, bytes: &[u8]| {
+        let temporary = to.with_extension(format!("tmp-{}", uuid::Uuid::new_v4().simple()));
+        let written = fs::File::create_new(&temporary).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&temporary, to));
+        if written.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    };
+    replace(path, code)?;
+    replace(&digest_path(path), hex(&Sha256::digest(code)).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_key_names_the_wasmtime_that_is_linked() {
+        let lock = include_str!("../../../Cargo.lock");
+        assert!(lock.contains(&format!("name = \"wasmtime\"\nversion = \"{WASMTIME}\"")));
+    }
+
+    #[test]
+    fn kept_code_is_mapped_again_and_damage_is_a_miss() {
+        let dir = tempfile::tempdir().unwrap();
+        let component = b"\0asm\x0d\0\x01\0";
+        let code = |digest: &str| Runtime::new(Some(dir.path().join("code"))).unwrap().code(digest, component).unwrap().1;
+        assert_eq!(code("d1"), Origin::Compiled);
+        assert_eq!(code("d1"), Origin::Cache);
+        assert_eq!(code("d2"), Origin::Compiled);
+        for entry in fs::read_dir(dir.path().join("code")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|e| e == "cwasm") {
+                let mut bytes = fs::read(&path).unwrap();
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                fs::remove_file(&path).unwrap();
+                fs::write(&path, bytes).unwrap();
+            }
+        }
+        assert_eq!(code("d1"), Origin::Compiled);
+        assert_eq!(code("d1"), Origin::Cache);
+    }
+}

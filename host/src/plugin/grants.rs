@@ -1,0 +1,143 @@
+//! What one Provider grants its plugin: connections and secrets, by name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::io::http::Origin;
+use crate::model::provider::{HttpAuth, ProviderSpec, Source};
+use crate::model::secret::SecretBytes;
+
+/// Where credentials come from; implemented by `store/`.
+#[async_trait]
+pub trait Secrets: Send + Sync + 'static {
+    /// The present value of a source. Called for each use, so that a rotated one is picked up.
+    async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError>;
+}
+
+/// Why a credential cannot be had. The text names the Secret or file and the remedy, never a value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    /// It does not exist.
+    #[error("{0}")]
+    Missing(String),
+    /// It exists and may not be used.
+    #[error("{0}")]
+    Denied(String),
+    /// It could not be read.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+impl SecretError {
+    /// The condition reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Missing(_) => "SecretMissing",
+            Self::Denied(_) => "PermissionDenied",
+            Self::Unreadable(_) => "SecretUnreadable",
+        }
+    }
+}
+
+/// Why a connection of a Provider cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("connection {name:?}: {message}")]
+pub struct ConnectionError {
+    /// The connection.
+    pub name: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// A granted connection, ready for use.
+pub(super) enum Granted {
+    /// SSH; served by no host function yet.
+    Ssh,
+    /// HTTP.
+    Http(Box<Origin>),
+}
+
+/// Everything that one Provider grants. One client and one pool per connection, shared by nobody else.
+pub struct Grants {
+    pub(super) connections: BTreeMap<String, Granted>,
+    secrets: BTreeMap<String, Source>,
+    resolver: Arc<dyn Secrets>,
+}
+
+impl Grants {
+    /// Builds the connections of a Provider.
+    ///
+    /// # Errors
+    /// The first connection whose address or rules are unusable.
+    pub fn new(spec: &ProviderSpec, resolver: Arc<dyn Secrets>) -> Result<Self, ConnectionError> {
+        let mut connections = BTreeMap::new();
+        for (name, connection) in &spec.connections {
+            let granted = match &connection.http {
+                Some(http) => Granted::Http(Box::new(Origin::new(http).map_err(|message| ConnectionError { name: name.clone(), message })?)),
+                None => Granted::Ssh,
+            };
+            connections.insert(name.clone(), granted);
+        }
+        Ok(Self { connections, secrets: spec.secrets.clone(), resolver })
+    }
+
+    /// No connection and no secret, for `describe`.
+    pub(super) fn none() -> Self {
+        struct Nothing;
+        #[async_trait]
+        impl Secrets for Nothing {
+            async fn resolve(&self, _: &Source) -> Result<SecretBytes, SecretError> {
+                Err(SecretError::Missing("no secret is granted".into()))
+            }
+        }
+        Self { connections: BTreeMap::new(), secrets: BTreeMap::new(), resolver: Arc::new(Nothing) }
+    }
+
+    /// Names of connections of a kind (`ssh` or `http`).
+    pub fn names(&self, kind: &str) -> Vec<&str> {
+        let of_kind = |granted: &Granted| matches!((granted, kind), (Granted::Ssh, "ssh") | (Granted::Http(_), "http"));
+        self.connections.iter().filter(|(_, granted)| of_kind(granted)).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Tries every credential that the grants name, so that a missing one is told before a plugin is called.
+    ///
+    /// # Errors
+    /// The first that cannot be had.
+    pub async fn probe(&self) -> Result<(), SecretError> {
+        for granted in self.connections.values() {
+            if let Granted::Http(origin) = granted {
+                for source in origin.sources() {
+                    self.resolver.resolve(source).await?;
+                }
+            }
+        }
+        for source in self.secrets.values() {
+            self.resolver.resolve(source).await?;
+        }
+        Ok(())
+    }
+
+    /// The value of a granted secret; none when no such name is granted.
+    pub async fn secret(&self, name: &str) -> Option<Result<SecretBytes, SecretError>> {
+        match self.secrets.get(name) {
+            Some(source) => Some(self.resolver.resolve(source).await),
+            None => None,
+        }
+    }
+
+    pub(super) async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
+        self.resolver.resolve(source).await
+    }
+}
+
+/// The sources of an `auth` block.
+pub(super) fn auth_sources(auth: &HttpAuth) -> Vec<&Source> {
+    let mut sources: Vec<&Source> = Vec::new();
+    sources.extend(auth.bearer.as_ref());
+    sources.extend(auth.basic.as_ref().map(|b| &b.password));
+    sources.extend(auth.header.as_ref().map(|h| &h.value));
+    sources.extend(auth.google_service_account.as_ref().map(|g| &g.key));
+    sources
+}

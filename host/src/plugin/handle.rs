@@ -1,0 +1,208 @@
+//! A plugin as one Provider uses it: with its grants, its config and its limits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
+
+use super::bindings::exports::crawl::provider::provider::Guest;
+use super::call::{Answer, Context, Export, call};
+use super::convert::{self, Returned};
+use super::grants::Grants;
+use super::limits::LIST_INSTANCES;
+use super::load::Loaded;
+use crate::model::clock::Clock;
+use crate::model::error::{CallError, ErrorKind, FieldError};
+use crate::model::instance::{Deletion, Finding, Identity, Instance, Presence, Request};
+use crate::model::provider::Limits;
+use crate::model::secret::SecretBytes;
+
+/// Calls at once of all providers together; each holds a few MiB at most.
+const GLOBAL_CALLS: usize = 64;
+
+/// What the calls of all providers share.
+#[derive(Clone)]
+pub struct Shared {
+    clock: Arc<dyn Clock>,
+    calls: Arc<Semaphore>,
+}
+
+impl Shared {
+    /// With the clock that guests see.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, calls: Arc::new(Semaphore::new(GLOBAL_CALLS)) }
+    }
+}
+
+/// A plugin in the service of one Provider.
+pub struct Handle {
+    plugin: Arc<Loaded>,
+    config: String,
+    installation: String,
+    context: Context,
+}
+
+/// Calls one export: its arguments are cloned into the call, which outlives a caller that gives up.
+macro_rules! export {
+    (|$guest:ident, $store:ident| $call:expr) => {
+        Box::new(move |$store, plugin| {
+            Box::pin(async move {
+                let $guest: &Guest = plugin.crawl_provider_provider();
+                $call.await
+            })
+        })
+    };
+}
+
+impl Handle {
+    /// Binds a plugin to the Provider `name`.
+    pub fn new(plugin: Arc<Loaded>, name: &str, grants: Arc<Grants>, config: &Map<String, Value>, limits: &Limits, installation: &str, shared: &Shared) -> Self {
+        let context = Context {
+            grants,
+            clock: shared.clock.clone(),
+            provider: name.into(),
+            plugin: plugin.description.name.as_str().into(),
+            timeout: limits.call_timeout.duration(),
+            permits: [Arc::new(Semaphore::new(limits.concurrent_calls as usize)), shared.calls.clone()],
+        };
+        Self { plugin, config: Value::Object(config.clone()).to_string(), installation: installation.to_owned(), context }
+    }
+
+    /// The plugin.
+    pub fn plugin(&self) -> &Arc<Loaded> {
+        &self.plugin
+    }
+
+    /// The time limit of one call.
+    pub fn call_timeout(&self) -> Duration {
+        self.context.timeout
+    }
+
+    /// The login that a granted secret holds as `user:password`.
+    ///
+    /// # Errors
+    /// `config-missing` when it is not granted, missing or malformed.
+    pub async fn granted_login(&self, name: &str) -> Result<crate::model::login::Login, CallError> {
+        let missing = |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
+        let value = match self.context.grants.secret(name).await {
+            None => return Err(missing(format!("the Provider grants no secret {name:?}: add it under spec.secrets"), "SecretMissing")),
+            Some(Err(e)) => return Err(missing(e.to_string(), e.reason())),
+            Some(Ok(value)) => value,
+        };
+        let pair = value.expose_line().and_then(|text| text.split_once(':')).map(|(u, p)| (u.to_owned(), p.to_owned()));
+        let (username, password) = pair.ok_or_else(|| missing(format!("the secret {name:?} must hold user:password"), "SecretMalformed"))?;
+        Ok(crate::model::login::Login { username, password: password.into() })
+    }
+
+    async fn run<T: Send + 'static>(&self, function: &'static str, secrets: Vec<SecretBytes>, export: Export<T>) -> Result<Answer<T>, CallError> {
+        call(&self.plugin.pre, self.context.clone(), function, secrets, export).await
+    }
+
+    /// Would this config, and this request, be accepted?
+    ///
+    /// # Errors
+    /// The outer one when the call failed, the inner one when the answer is no.
+    pub async fn validate(&self, request: Option<&Request>) -> Result<Result<(), Vec<FieldError>>, CallError> {
+        let (config, request) = (self.config.clone(), request.map(convert::request));
+        let answer = self.run("validate", vec![], export!(|guest, store| guest.call_validate(store, &config, request.as_ref()))).await?;
+        Ok(answer.value.map_err(|invalid| Returned(&answer.state).fields(invalid.errors)))
+    }
+
+    /// Where to make it.
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn place(&self, request: &Request, avoid: &[String]) -> Result<String, CallError> {
+        let (config, request, avoid) = (self.config.clone(), convert::request(request), avoid.to_vec());
+        let answer = self.run("place", vec![], export!(|guest, store| guest.call_place(store, &config, &request, &avoid))).await?;
+        let returned = Returned(&answer.state);
+        answer.value.map_err(|e| returned.error(e)).and_then(|placement| returned.placement(placement))
+    }
+
+    /// Makes it, or drives it on.
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn create(&self, request: &Request) -> Result<Instance, CallError> {
+        let asked = request.identity.placement.clone();
+        let secrets = request.login.iter().map(|login| login.password.clone()).collect();
+        let (config, request) = (self.config.clone(), convert::request(request));
+        let answer = self.run("create", secrets, export!(|guest, store| guest.call_create(store, &config, &request))).await?;
+        let returned = Returned(&answer.state);
+        let instance = returned.instance(answer.value.map_err(|e| returned.error(e))?)?;
+        self.at(&asked, "create", instance)
+    }
+
+    /// Whether it is there.
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn get(&self, identity: &Identity) -> Result<Presence, CallError> {
+        let asked = identity.placement.clone();
+        let (config, identity) = (self.config.clone(), convert::identity(identity));
+        let answer = self.run("get", vec![], export!(|guest, store| guest.call_get(store, &config, &identity))).await?;
+        let returned = Returned(&answer.state);
+        match returned.presence(answer.value.map_err(|e| returned.error(e))?)? {
+            Presence::Present(instance) => Ok(Presence::Present(Box::new(self.at(&asked, "get", *instance)?))),
+            Presence::Absent => Ok(Presence::Absent),
+        }
+    }
+
+    /// Deletes it.
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn delete(&self, identity: &Identity) -> Result<Deletion, CallError> {
+        let (config, identity) = (self.config.clone(), convert::identity(identity));
+        let answer = self.run("delete", vec![], export!(|guest, store| guest.call_delete(store, &config, &identity))).await?;
+        let returned = Returned(&answer.state);
+        returned.deletion(answer.value.map_err(|e| returned.error(e))?)
+    }
+
+    /// Everything that this installation owns: all pages, or an error.
+    ///
+    /// # Errors
+    /// By kind; a failed page fails the whole.
+    pub async fn list(&self) -> Result<Vec<Instance>, CallError> {
+        let mut all = Vec::new();
+        let mut token: Option<String> = None;
+        loop {
+            let (config, installation, page) = (self.config.clone(), self.installation.clone(), token.clone());
+            let answer = self.run("list-instances", vec![], export!(|guest, store| guest.call_list_instances(store, &config, &installation, page.as_deref()))).await?;
+            let returned = Returned(&answer.state);
+            let page = answer.value.map_err(|e| returned.error(e))?;
+            let bad = |what: &str| Err(CallError::new(ErrorKind::Internal, format!("plugin {}, list-instances: {what}", self.context.plugin)));
+            if all.len() + page.instances.len() > LIST_INSTANCES {
+                return bad(&format!("over {LIST_INSTANCES} instances"));
+            }
+            for instance in page.instances {
+                all.push(returned.instance(instance)?);
+            }
+            match page.next {
+                None => return Ok(all),
+                Some(next) if token.as_ref() == Some(&next) => return bad("the same page token twice"),
+                Some(next) => token = Some(next),
+            }
+        }
+    }
+
+    /// How its targets are.
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn check(&self) -> Result<Vec<Finding>, CallError> {
+        let config = self.config.clone();
+        let answer = self.run("check", vec![], export!(|guest, store| guest.call_check(store, &config))).await?;
+        let returned = Returned(&answer.state);
+        answer.value.map(|findings| returned.findings(findings)).map_err(|e| returned.error(e))
+    }
+
+    /// An answer about another place than the one asked for is a fault of the plugin.
+    fn at(&self, asked: &str, function: &str, instance: Instance) -> Result<Instance, CallError> {
+        if instance.placement == asked {
+            return Ok(instance);
+        }
+        Err(CallError::new(ErrorKind::Internal, format!("plugin {}, {function}: bad answer: asked about {asked:?}, answered about {:?}", self.context.plugin, instance.placement)))
+    }
+}

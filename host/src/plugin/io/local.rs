@@ -1,0 +1,71 @@
+//! `log`, `clock` and `random`: what needs no grant.
+
+use rand::Rng;
+
+use crate::model::condition::truncate;
+use crate::model::secret::scrub;
+use crate::plugin::bindings::crawl::provider::{clock, faults, log, random, types};
+use crate::plugin::call::CallState;
+use crate::plugin::limits::{LOG_BYTES, LOG_RECORDS, RANDOM_BYTES};
+
+impl types::Host for CallState {}
+impl faults::Host for CallState {}
+
+impl log::Host for CallState {
+    async fn write(&mut self, level: log::Level, message: String, fields: Vec<(String, String)>) -> wasmtime::Result<()> {
+        if fields.iter().any(|(name, _)| name == "panic") {
+            // The SDK's panic hook: the trap that follows knows no text of its own.
+            self.panic_text = Some(self.clean(&message, 1024));
+        }
+        self.log_records += 1;
+        if self.log_records > LOG_RECORDS {
+            if self.log_records == LOG_RECORDS + 1 {
+                tracing::warn!(provider = %self.provider, plugin = %self.plugin, call = self.function, "further log records of this call are dropped");
+            }
+            return Ok(());
+        }
+        let mut text = message;
+        for (name, value) in fields {
+            text.push_str(&format!(" {name}={value:?}"));
+        }
+        let text = self.clean(&text, LOG_BYTES);
+        let (provider, plugin, call) = (&self.provider, &self.plugin, self.function);
+        match level {
+            log::Level::Debug => tracing::debug!(target: "plugin", %provider, %plugin, call, "{text}"),
+            log::Level::Info => tracing::info!(target: "plugin", %provider, %plugin, call, "{text}"),
+            log::Level::Warn => tracing::warn!(target: "plugin", %provider, %plugin, call, "{text}"),
+            log::Level::Error => tracing::error!(target: "plugin", %provider, %plugin, call, "{text}"),
+        }
+        Ok(())
+    }
+}
+
+impl CallState {
+    /// Guest text for a log or a status: scrubbed, without control characters, bounded.
+    pub(in crate::plugin) fn clean(&self, text: &str, max: usize) -> String {
+        let plain: String = scrub(text, &self.secrets).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        truncate(&plain, max)
+    }
+}
+
+impl clock::Host for CallState {
+    async fn now(&mut self) -> wasmtime::Result<u64> {
+        Ok(self.clock.wall().as_second().try_into().unwrap_or(0))
+    }
+
+    async fn monotonic_ms(&mut self) -> wasmtime::Result<u64> {
+        Ok(self.clock.monotonic().as_millis() as u64)
+    }
+
+    async fn remaining_ms(&mut self) -> wasmtime::Result<u32> {
+        Ok(self.remaining().as_millis().try_into().unwrap_or(u32::MAX))
+    }
+}
+
+impl random::Host for CallState {
+    async fn bytes(&mut self, len: u32) -> wasmtime::Result<Vec<u8>> {
+        let mut bytes = vec![0; len.min(RANDOM_BYTES) as usize];
+        rand::rng().fill_bytes(&mut bytes);
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,21 @@
+//! `secrets`: raw values of what the Provider grants. The value is remembered by the call, to be scrubbed from its output.
+
+use super::fault;
+use crate::plugin::bindings::crawl::provider::faults::{Fault, FaultKind};
+use crate::plugin::bindings::crawl::provider::secrets::Host;
+use crate::plugin::call::CallState;
+
+impl Host for CallState {
+    async fn get(&mut self, name: String) -> wasmtime::Result<Result<Vec<u8>, Fault>> {
+        let grants = self.grants.clone();
+        Ok(match grants.secret(&name).await {
+            None => Err(fault(FaultKind::UnknownConnection, false, format!("the Provider grants no secret {name:?} under spec.secrets"))),
+            Some(Err(e)) => Err(fault(FaultKind::Credential, false, e.to_string())),
+            Some(Ok(value)) => {
+                let bytes = value.expose().to_vec();
+                self.secrets.push(value);
+                Ok(bytes)
+            }
+        })
+    }
+}

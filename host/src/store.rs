@@ -1,0 +1,135 @@
+//! Where objects live, behind one narrow trait. `local` is the embedded database of a standalone operator.
+//!
+//! Knows nothing of providers and REST.
+
+pub mod local;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::broadcast;
+
+use crate::model::login::LoginKey;
+use crate::model::naming::ProxyKey;
+use crate::model::provider::{Provider, ProviderStatus};
+use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
+use crate::model::login::Login;
+use crate::model::secret::SecretBytes;
+use crate::plugin::grants::{SecretError, Secrets};
+
+/// Something changed; look again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This Proxy came, changed or went.
+    Proxy(ProxyKey),
+    /// This Provider came, changed or went.
+    Provider(String),
+    /// Some Secret changed.
+    Secrets,
+}
+
+/// Why a write failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The object changed meanwhile: read it again and decide anew.
+    #[error("{0} changed meanwhile")]
+    Conflict(String),
+    /// The object is gone.
+    #[error("{0} does not exist")]
+    NotFound(String),
+    /// The store itself failed.
+    #[error("the store failed: {0}")]
+    Unavailable(String),
+}
+
+/// How important an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Something went on.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+/// The object that an event is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Regarding {
+    /// A Proxy.
+    Proxy(ProxyKey),
+    /// A Provider.
+    Provider(String),
+    /// A file of the manifest folder.
+    Manifest(String),
+}
+
+/// Something that happened to an object; told on transitions only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// To which object.
+    pub regarding: Regarding,
+    /// How important.
+    pub severity: Severity,
+    /// CamelCase.
+    pub reason: String,
+    /// For people; no time stamp, no counter.
+    pub message: String,
+}
+
+/// A Secret with its labels, for those who look for a kind of Secret.
+#[derive(Clone, Debug)]
+pub struct LabelledSecret {
+    /// Its name.
+    pub name: String,
+    /// Its values.
+    pub data: BTreeMap<String, SecretBytes>,
+}
+
+/// Where objects live. Reads are from memory; each write names the version that it was decided on.
+#[async_trait]
+pub trait Store: Secrets {
+    /// Id of this installation; part of every owner tag.
+    fn installation(&self) -> &str;
+
+    /// All Proxies.
+    fn proxies(&self) -> Vec<Arc<Proxy>>;
+
+    /// One Proxy.
+    fn proxy(&self, key: &ProxyKey) -> Option<Arc<Proxy>>;
+
+    /// All Providers.
+    fn providers(&self) -> Vec<Arc<Provider>>;
+
+    /// One Provider.
+    fn provider(&self, name: &str) -> Option<Arc<Provider>>;
+
+    /// Tells of each change from now on.
+    fn changes(&self) -> broadcast::Receiver<Change>;
+
+    /// Replaces the status of the version given; answers the new version.
+    async fn set_proxy_status(&self, proxy: &Proxy, status: ProxyStatus) -> Result<Arc<Proxy>, StoreError>;
+
+    /// Sets or removes our finalizer; an object under deletion without one is gone.
+    async fn set_proxy_finalizer(&self, proxy: &Proxy, present: bool) -> Result<Option<Arc<Proxy>>, StoreError>;
+
+    /// Replaces the status of the version given.
+    async fn set_provider_status(&self, provider: &Provider, status: ProviderStatus) -> Result<(), StoreError>;
+
+    /// Asks for a deletion, as `kubectl delete` does.
+    async fn delete_proxy(&self, key: &ProxyKey) -> Result<(), StoreError>;
+
+    /// Asks for a deletion.
+    async fn delete_provider(&self, name: &str) -> Result<(), StoreError>;
+
+    /// Keys of logins, the one for new instances first.
+    async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError>;
+
+    /// The login in a Secret (keys `username`, `password`) of a Proxy's own namespace.
+    async fn proxy_login(&self, namespace: &str, secret: &NameRef) -> Result<Login, SecretError>;
+
+    /// Secrets of the operator with the label `NAME=true`.
+    async fn labelled_secrets(&self, label: &str) -> Result<Vec<LabelledSecret>, StoreError>;
+
+    /// Tells what happened. Best effort: never fails a pass.
+    fn event(&self, event: Event);
+}

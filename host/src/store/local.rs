@@ -1,0 +1,198 @@
+//! The store of a standalone operator: objects from a folder of manifests, state in an embedded, crash-safe database.
+
+pub mod database;
+mod manifests;
+mod objects;
+mod secrets;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tokio::sync::broadcast;
+
+use self::database::{Database, Write};
+use self::manifests::Folder;
+use self::objects::Objects;
+use self::secrets::SecretFiles;
+use super::{Change, Event, LabelledSecret, Severity, Store, StoreError};
+use crate::model::clock::Clock;
+use crate::model::login::{Login, LoginKey};
+use crate::model::naming::ProxyKey;
+use crate::model::provider::{Provider, ProviderStatus, Source};
+use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
+use crate::model::secret::SecretBytes;
+use crate::plugin::grants::{SecretError, Secrets};
+
+/// Events that are remembered.
+const EVENTS: usize = 1000;
+
+/// The store of a standalone operator.
+pub struct LocalStore {
+    installation: String,
+    login_key: LoginKey,
+    database: Database,
+    objects: Objects<Proxy>,
+    provider_objects: Objects<Provider>,
+    secrets: SecretFiles,
+    changes: broadcast::Sender<Change>,
+    events: Mutex<VecDeque<Event>>,
+    folder: Folder,
+    clock: Arc<dyn Clock>,
+}
+
+impl LocalStore {
+    /// Opens the database in `data` and reads it. `files` are folders below which `file` references of Providers may point.
+    ///
+    /// # Errors
+    /// When the database is damaged, of a later version, or locked by another process.
+    pub async fn open(data: &Path, manifests: &Path, files: Vec<PathBuf>, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StoreError> {
+        let database = Database::open(&data.join("state.redb"))?;
+        let installation = database.once("meta", "installation", || uuid::Uuid::new_v4().to_string().into_bytes()).await?;
+        let key = database.once("keys", "login", || rand::random::<[u8; 32]>().to_vec()).await?;
+        let (changes, _) = broadcast::channel(1024);
+        Ok(Arc::new(Self {
+            installation: String::from_utf8(installation).map_err(|_| StoreError::Unavailable("the installation id is damaged".into()))?,
+            login_key: LoginKey { id: "login-1".into(), key: key.into() },
+            objects: Objects::load(database.clone(), "proxies").await?,
+            provider_objects: Objects::load(database.clone(), "providers").await?,
+            secrets: SecretFiles::new(files),
+            database,
+            changes,
+            events: Mutex::default(),
+            folder: Folder::new(manifests),
+            clock,
+        }))
+    }
+
+    /// The database, for what else must survive.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The last events, oldest first.
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned().collect()
+    }
+
+    fn changed(&self, change: Change) {
+        // Nobody listening is fine.
+        let _ = self.changes.send(change);
+    }
+}
+
+#[async_trait]
+impl Secrets for LocalStore {
+    async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
+        self.secrets.resolve(source)
+    }
+}
+
+#[async_trait]
+impl Store for LocalStore {
+    fn installation(&self) -> &str {
+        &self.installation
+    }
+
+    fn proxies(&self) -> Vec<Arc<Proxy>> {
+        self.objects.all()
+    }
+
+    fn proxy(&self, key: &ProxyKey) -> Option<Arc<Proxy>> {
+        self.objects.get(&key.to_string())
+    }
+
+    fn providers(&self) -> Vec<Arc<Provider>> {
+        self.provider_objects.all()
+    }
+
+    fn provider(&self, name: &str) -> Option<Arc<Provider>> {
+        self.provider_objects.get(name)
+    }
+
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+
+    async fn set_proxy_status(&self, proxy: &Proxy, status: ProxyStatus) -> Result<Arc<Proxy>, StoreError> {
+        let key = ProxyKey::of(proxy);
+        let stored = self.objects.update(&key.to_string(), Some(proxy), |object| object.status = Some(status)).await?;
+        self.changed(Change::Proxy(key));
+        stored.ok_or_else(|| StoreError::NotFound("the Proxy".into()))
+    }
+
+    async fn set_proxy_finalizer(&self, proxy: &Proxy, present: bool) -> Result<Option<Arc<Proxy>>, StoreError> {
+        let key = ProxyKey::of(proxy);
+        let stored = self
+            .objects
+            .update(&key.to_string(), Some(proxy), |object| {
+                let finalizers = object.metadata.finalizers.get_or_insert_default();
+                finalizers.retain(|f| f != crate::model::PROXY_FINALIZER);
+                if present {
+                    finalizers.push(crate::model::PROXY_FINALIZER.into());
+                }
+            })
+            .await?;
+        if stored.is_none() {
+            // Its manifest may be there again, or may have waited for the old object to go.
+            self.folder.look_again();
+        }
+        self.changed(Change::Proxy(key));
+        Ok(stored)
+    }
+
+    async fn set_provider_status(&self, provider: &Provider, status: ProviderStatus) -> Result<(), StoreError> {
+        let name = provider.metadata.name.clone().unwrap_or_default();
+        self.provider_objects.update(&name, Some(provider), |object| object.status = Some(status)).await?;
+        self.changed(Change::Provider(name));
+        Ok(())
+    }
+
+    async fn delete_proxy(&self, key: &ProxyKey) -> Result<(), StoreError> {
+        self.bury("proxies", &key.to_string(), self.objects.get(&key.to_string()).map(|o| o.metadata.clone())).await?;
+        self.objects.delete(&key.to_string(), self.clock.wall()).await?;
+        self.changed(Change::Proxy(key.clone()));
+        Ok(())
+    }
+
+    async fn delete_provider(&self, name: &str) -> Result<(), StoreError> {
+        self.bury("providers", name, self.provider_objects.get(name).map(|o| o.metadata.clone())).await?;
+        self.provider_objects.delete(name, self.clock.wall()).await?;
+        self.changed(Change::Provider(name.to_owned()));
+        Ok(())
+    }
+
+    async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError> {
+        Ok(vec![self.login_key.clone()])
+    }
+
+    async fn proxy_login(&self, _namespace: &str, secret: &NameRef) -> Result<Login, SecretError> {
+        self.secrets.login(&secret.name)
+    }
+
+    async fn labelled_secrets(&self, label: &str) -> Result<Vec<LabelledSecret>, StoreError> {
+        Ok(self.secrets.labelled(label))
+    }
+
+    fn event(&self, event: Event) {
+        match event.severity {
+            Severity::Normal => tracing::info!(regarding = ?event.regarding, reason = %event.reason, "{}", event.message),
+            Severity::Warning => tracing::warn!(regarding = ?event.regarding, reason = %event.reason, "{}", event.message),
+        }
+        let mut events = self.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if events.len() == EVENTS {
+            events.pop_front();
+        }
+        events.push_back(event);
+    }
+}
+
+impl LocalStore {
+    /// Remembers that an object was deleted by command, so that its manifest does not bring it back until it is edited.
+    async fn bury(&self, table: &str, key: &str, metadata: Option<kube::core::ObjectMeta>) -> Result<(), StoreError> {
+        let digest = metadata.and_then(|m| m.annotations?.remove(manifests::DIGEST_ANNOTATION));
+        let Some(digest) = digest else { return Ok(()) };
+        self.database.write(vec![Write::put("buried", format!("{table}/{key}"), digest.into_bytes())]).await
+    }
+}

@@ -1,0 +1,319 @@
+//! The folder of manifests: watched, and applied to the stored objects.
+//!
+//! A file that is half-written or wrong keeps its old objects. An object goes when its manifest vanishes, but never
+//! because of doubt: not while any file is wrong, not when the folder is empty, not when over half would go at once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::core::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use notify::{RecursiveMode, Watcher};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
+
+use super::objects::Objects;
+use super::{Change, LocalStore};
+use crate::model::manifest::{Manifest, SecretManifest, parse};
+use crate::model::naming::ProxyKey;
+use crate::model::provider::Provider;
+use crate::model::proxy::Proxy;
+use crate::model::spec_hash::hex;
+use crate::store::{Event, Regarding, Severity, Store as _, StoreError};
+
+/// Digest of the manifest that an object was last applied from.
+pub(super) const DIGEST_ANNOTATION: &str = "crawl.example.com/manifest-digest";
+/// The file that holds it.
+const FILE_ANNOTATION: &str = "crawl.example.com/manifest";
+/// A folder is looked through at least this often, should the system's notice of a change be lost.
+const RESCAN: Duration = Duration::from_secs(30);
+/// Several notices in a row are one change.
+const SETTLE: Duration = Duration::from_millis(50);
+/// A manifest file is no larger.
+const FILE_BYTES: u64 = 4 << 20;
+
+pub(super) struct Folder {
+    path: PathBuf,
+    again: Notify,
+    memory: Mutex<Memory>,
+}
+
+/// What the last look found.
+#[derive(Default)]
+struct Memory {
+    good: HashMap<String, Arc<Vec<Manifest>>>,
+    problems: BTreeMap<String, String>,
+}
+
+impl Folder {
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), again: Notify::new(), memory: Mutex::default() }
+    }
+
+    pub fn look_again(&self) {
+        self.again.notify_one();
+    }
+}
+
+/// The objects that the folder asks for, each with the file that holds it.
+#[derive(Default)]
+struct Wanted {
+    proxies: BTreeMap<String, (Proxy, String)>,
+    providers: BTreeMap<String, (Provider, String)>,
+    secrets: BTreeMap<String, SecretManifest>,
+    files: usize,
+    problems: BTreeMap<String, String>,
+}
+
+impl LocalStore {
+    /// Applies the folder now and whenever it changes. Ends never.
+    pub async fn watch_manifests(self: Arc<Self>) {
+        let this = self.clone();
+        let watcher = notify::recommended_watcher(move |_| this.folder.look_again()).and_then(|mut watcher| {
+            watcher.watch(&self.folder.path, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        if let Err(error) = &watcher {
+            tracing::warn!(path = %self.folder.path.display(), %error, "the folder cannot be watched; it is looked through every {RESCAN:?}");
+        }
+        loop {
+            self.apply_manifests().await;
+            let _ = tokio::time::timeout(RESCAN, self.folder.again.notified()).await;
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+
+    /// Applies the folder once. What is wrong is told by an event that names the file, once.
+    pub async fn apply_manifests(&self) {
+        let mut wanted = match self.read_folder() {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                let problem = format!("the manifest folder {} cannot be read ({error}); every object stays as it is", self.folder.path.display());
+                self.tell(BTreeMap::from([(String::new(), problem)]));
+                return;
+            }
+        };
+        if self.secrets.replace(std::mem::take(&mut wanted.secrets)) {
+            self.changed(Change::Secrets);
+        }
+        for (key, (provider, file)) in &wanted.providers {
+            match self.apply_one(&self.provider_objects, "providers", key, provider, file, |old, new| (old.spec.plugin.name != new.spec.plugin.name).then_some("spec.plugin.name")).await {
+                Ok(true) => self.changed(Change::Provider(key.clone())),
+                Ok(false) => {}
+                Err(problem) => drop(wanted.problems.insert(file.clone(), problem)),
+            }
+        }
+        for (key, (proxy, file)) in &wanted.proxies {
+            match self.apply_one(&self.objects, "proxies", key, proxy, file, |old, new| (old.spec.provider != new.spec.provider).then_some("spec.provider")).await {
+                Ok(true) => self.changed(Change::Proxy(ProxyKey::of(proxy))),
+                Ok(false) => {}
+                Err(problem) => drop(wanted.problems.insert(file.clone(), problem)),
+            }
+        }
+        self.remove_vanished(&mut wanted).await;
+        self.tell(wanted.problems);
+    }
+
+    /// Reads all files; of a wrong one, what it held when it was last right.
+    fn read_folder(&self) -> io::Result<Wanted> {
+        let mut files: Vec<PathBuf> = fs::read_dir(&self.folder.path)?
+            .collect::<io::Result<Vec<_>>>()?
+            .into_iter()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|e| e == "yaml" || e == "yml") && !hidden(path))
+            .collect();
+        files.sort();
+        let mut memory = self.folder.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut wanted = Wanted { files: files.len(), ..Wanted::default() };
+        let mut good = HashMap::new();
+        for path in files {
+            let file = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
+            let manifests = match read_file(&path) {
+                Ok(manifests) => Arc::new(manifests),
+                Err(problem) => {
+                    wanted.problems.insert(file.clone(), format!("{}: {problem}; its objects stay as they are", path.display()));
+                    memory.good.get(&file).cloned().unwrap_or_default()
+                }
+            };
+            for manifest in manifests.iter() {
+                if let Some(what) = wanted.add(manifest, &file) {
+                    wanted.problems.insert(file.clone(), format!("{}: {what} is in another file too, which wins", path.display()));
+                }
+            }
+            good.insert(file, manifests);
+        }
+        memory.good = good;
+        Ok(wanted)
+    }
+
+    /// Creates or updates one object. `frozen` names a field that may not change. Answers whether anything changed.
+    async fn apply_one<T>(&self, objects: &Objects<T>, table: &'static str, key: &str, manifest: &T, file: &str, frozen: fn(&T, &T) -> Option<&'static str>) -> Result<bool, String>
+    where
+        T: Resource + Clone + Serialize + DeserializeOwned,
+    {
+        let fail = |e: StoreError| format!("{key}: {e}");
+        let digest = digest(manifest);
+        let buried = self.database.get("buried", &format!("{table}/{key}")).map_err(fail)?;
+        if buried.is_some_and(|b| b == digest.as_bytes()) {
+            return Ok(false);
+        }
+        let mut object = manifest.clone();
+        let meta = object.meta_mut();
+        let annotations = meta.annotations.get_or_insert_default();
+        annotations.insert(DIGEST_ANNOTATION.into(), digest.clone());
+        annotations.insert(FILE_ANNOTATION.into(), file.to_owned());
+        let Some(old) = objects.get(key) else {
+            meta.uid = Some(uuid::Uuid::new_v4().to_string());
+            meta.generation = Some(1);
+            meta.creation_timestamp = Some(Time(self.clock.wall()));
+            meta.finalizers = None;
+            meta.deletion_timestamp = None;
+            return objects.insert(key, object).await.map(|()| true).map_err(fail);
+        };
+        if old.meta().deletion_timestamp.is_some() || old.annotations().get(DIGEST_ANNOTATION) == Some(&digest) {
+            return Ok(false);
+        }
+        if let Some(field) = frozen(&old, manifest) {
+            return Err(format!("{key}: {field} cannot be changed; delete the object and create it anew. The old one stays"));
+        }
+        let (labels, annotations) = (meta.labels.clone(), meta.annotations.clone());
+        let spec_changed = spec_of(&*old) != spec_of(manifest);
+        let update = objects.update(key, None, |current| {
+            let ObjectMeta { generation, .. } = current.meta().clone();
+            let status = serde_json::to_value(&*current).ok().and_then(|mut v| v.as_object_mut().and_then(|o| o.remove("status")));
+            let kept = current.meta().clone();
+            // Everything but the metadata that we own and the status comes from the manifest.
+            let mut value = serde_json::to_value(&object).unwrap_or_default();
+            if let (Some(fields), Some(status)) = (value.as_object_mut(), status) {
+                fields.insert("status".into(), status);
+            }
+            if let Ok(next) = serde_json::from_value::<T>(value) {
+                *current = next;
+            }
+            *current.meta_mut() = ObjectMeta { labels, annotations, generation: Some(generation.unwrap_or(1) + i64::from(spec_changed)), ..kept };
+        });
+        update.await.map(|_| true).map_err(fail)
+    }
+
+    /// Deletes objects whose manifests are gone, if that is beyond doubt.
+    async fn remove_vanished(&self, wanted: &mut Wanted) {
+        let from_folder = |annotations: &BTreeMap<String, String>| annotations.contains_key(FILE_ANNOTATION);
+        let proxies: Vec<_> = self.proxies().into_iter().filter(|p| from_folder(p.annotations()) && !p.is_deleting()).collect();
+        let providers: Vec<_> = self.providers().into_iter().filter(|p| from_folder(p.annotations()) && p.meta().deletion_timestamp.is_none()).collect();
+        let total = proxies.len() + providers.len();
+        let proxies: Vec<_> = proxies.into_iter().map(|p| ProxyKey::of(&p)).filter(|key| !wanted.proxies.contains_key(&key.to_string())).collect();
+        let providers: Vec<_> = providers.into_iter().map(|p| p.name_any()).filter(|name| !wanted.providers.contains_key(name)).collect();
+        let vanished = proxies.len() + providers.len();
+        if vanished == 0 {
+            return;
+        }
+        let doubt = if wanted.files == 0 {
+            Some("the manifest folder holds no manifest".to_owned())
+        } else if !wanted.problems.is_empty() {
+            Some("some manifest is wrong".to_owned())
+        } else if vanished * 2 > total {
+            Some(format!("{vanished} of {total} manifests vanished at once"))
+        } else {
+            None
+        };
+        if let Some(doubt) = doubt {
+            wanted.problems.insert(String::new(), format!("{doubt}, so nothing is deleted; delete objects with `proxy-operator delete`, or bring the manifests back"));
+            return;
+        }
+        for key in proxies {
+            if let Err(error) = self.delete_proxy(&key).await {
+                wanted.problems.insert(key.to_string(), error.to_string());
+            }
+        }
+        for name in providers {
+            if let Err(error) = self.delete_provider(&name).await {
+                wanted.problems.insert(name, error.to_string());
+            }
+        }
+    }
+
+    /// Events for problems that are new, and for those that are over.
+    fn tell(&self, problems: BTreeMap<String, String>) {
+        let mut memory = self.folder.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let regarding = |file: &str| Regarding::Manifest(file.to_owned());
+        for (file, problem) in &problems {
+            if memory.problems.get(file) != Some(problem) {
+                self.event(Event { regarding: regarding(file), severity: Severity::Warning, reason: "ManifestRefused".into(), message: problem.clone() });
+            }
+        }
+        for file in memory.problems.keys().filter(|file| !problems.contains_key(*file)) {
+            self.event(Event { regarding: regarding(file), severity: Severity::Normal, reason: "ManifestAccepted".into(), message: "the problem is over".into() });
+        }
+        memory.problems = problems;
+    }
+}
+
+impl Wanted {
+    /// Adds one manifest; answers what it is when another file holds the same.
+    fn add(&mut self, manifest: &Manifest, file: &str) -> Option<String> {
+        match manifest {
+            Manifest::Proxy(proxy) => {
+                let mut proxy = (**proxy).clone();
+                proxy.metadata.namespace.get_or_insert_with(|| "default".into());
+                let key = ProxyKey::of(&proxy).to_string();
+                let what = format!("Proxy {key}");
+                put(&mut self.proxies, key, (proxy, file.to_owned())).then_some(what)
+            }
+            Manifest::Provider(provider) => {
+                let name = provider.name_any();
+                let what = format!("Provider {name}");
+                put(&mut self.providers, name, ((**provider).clone(), file.to_owned())).then_some(what)
+            }
+            Manifest::Secret(secret) => put(&mut self.secrets, secret.name.clone(), secret.clone()).then(|| format!("Secret {}", secret.name)),
+        }
+    }
+}
+
+/// Puts a value where none is; answers whether one was.
+fn put<V>(map: &mut BTreeMap<String, V>, key: String, value: V) -> bool {
+    match map.entry(key) {
+        std::collections::btree_map::Entry::Occupied(_) => true,
+        std::collections::btree_map::Entry::Vacant(free) => {
+            free.insert(value);
+            false
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<Manifest>, String> {
+    use std::os::unix::fs::PermissionsExt;
+    let meta = fs::metadata(path).map_err(|e| e.to_string())?;
+    if meta.len() > FILE_BYTES {
+        return Err(format!("over {FILE_BYTES} bytes; split it"));
+    }
+    let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
+    let manifests = parse(&text).map_err(|e| e.to_string())?;
+    let mode = meta.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 && manifests.iter().any(|m| matches!(m, Manifest::Secret(_))) {
+        return Err(format!("it holds a Secret and its mode is {mode:04o}: run `chmod 600 {}`", path.display()));
+    }
+    Ok(manifests)
+}
+
+fn hidden(path: &Path) -> bool {
+    path.file_name().and_then(|n| n.to_str()).is_none_or(|n| n.starts_with('.'))
+}
+
+fn digest<T: Serialize>(manifest: &T) -> String {
+    hex(&Sha256::digest(serde_json::to_vec(manifest).unwrap_or_default()))
+}
+
+fn spec_of<T: Serialize>(object: &T) -> Option<serde_json::Value> {
+    serde_json::to_value(object).ok()?.get("spec").cloned()
+}
+
+#[cfg(test)]
+#[path = "manifests_tests.rs"]
+mod tests;
