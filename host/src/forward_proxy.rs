@@ -18,6 +18,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -39,6 +40,7 @@ mod wrong_page;
 mod tests;
 
 pub use login::Login;
+pub(crate) use login::same as same_secret;
 pub use target::{Target, TargetError};
 
 use activity::{Activity, Watched};
@@ -52,8 +54,9 @@ pub const DEFAULT_CONNECT_PORTS: [u16; 1] = [443];
 /// Each costs two sockets and some 32 KiB of buffers, so this stays under 100 MiB and the usual limit of open files.
 pub const DEFAULT_MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
 
-/// What a proxy speaks to its clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a proxy speaks to its clients. In JSON and YAML: `http` or `socks5`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// HTTP/1.1: requests in absolute form, and CONNECT.
     Http,
