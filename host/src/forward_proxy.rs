@@ -51,8 +51,9 @@ pub const DEFAULT_CONNECT_PORTS: [u16; 1] = [443];
 
 /// How many clients may be connected at once when nothing else is said.
 ///
-/// Each costs two sockets and some 32 KiB of buffers, so this stays under 100 MiB and the usual limit of open files.
-pub const DEFAULT_MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(1000).unwrap();
+/// Each costs two sockets, so that this many fit under 1,024 open files, the usual soft limit.
+// A constant: were it zero, it would not compile.
+pub const DEFAULT_MAX_CONNECTIONS: NonZeroUsize = NonZeroUsize::new(500).unwrap();
 
 /// What a proxy speaks to its clients. In JSON and YAML: `http` or `socks5`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

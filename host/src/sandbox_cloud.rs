@@ -52,6 +52,7 @@ const BOOT: Duration = Duration::from_millis(150);
 const DELETION: Duration = Duration::from_millis(50);
 
 /// Clients of the API at once. An operator holds a handful of connections; a test of load, some hundreds.
+// A constant: were it zero, it would not compile.
 const MAX_CLIENTS: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
 /// How long a client may take over a request's head, or over its body.

@@ -210,8 +210,10 @@ fn port_of(instance: &Value) -> u16 {
     u16::try_from(instance["port"].as_u64().expect("a port")).unwrap()
 }
 
+/// Whether somebody listens on a port. On loopback a closed port can connect to itself by chance, which is nobody.
 async fn accepts(port: u16) -> bool {
-    TcpStream::connect(("127.0.0.1", port)).await.is_ok()
+    let connected = TcpStream::connect(("127.0.0.1", port)).await;
+    connected.is_ok_and(|stream| stream.local_addr().unwrap().port() != port)
 }
 
 /// Asks the proxy at `port` for `url` and gives back all it says.

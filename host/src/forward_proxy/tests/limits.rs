@@ -33,6 +33,42 @@ async fn a_client_that_says_nothing_is_hung_up_on() {
 }
 
 #[tokio::test]
+async fn the_deadline_of_the_handshake_ends_with_it() {
+    let (origin, echo) = (mk_origin().await, mk_echo().await);
+    for protocol in [Protocol::Http, Protocol::Socks5] {
+        let deadlines = mk_deadlines(|deadlines| {
+            deadlines.handshake = SHORT;
+            deadlines.answer = SHORT * 4;
+        });
+        let options = Options {
+            deadlines,
+            ..mk_options(protocol, &[origin, echo])
+        };
+        let proxy = mk_proxy(options).await;
+        let mut tunnel = match protocol {
+            Protocol::Http => connect_tunnel(proxy.address, echo).await,
+            Protocol::Socks5 => {
+                let (host, config) = ("127.0.0.1".to_owned(), Default::default());
+                let (proxy, port) = (proxy.address, echo.port());
+                let client = fast_socks5::client::Socks5Stream::connect(proxy, host, port, config);
+                client.await.unwrap().get_socket()
+            }
+        };
+        // A client that came later and says nothing tells when the deadline has passed.
+        let mut later = TcpStream::connect(proxy.address).await.unwrap();
+        assert_closes(&mut later).await;
+        assert_echoes(&mut tunnel).await;
+        if protocol == Protocol::Http {
+            let request = format!(
+                "GET http://{origin}/silent HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            );
+            let answer = exchange(proxy.address, &request).await;
+            assert!(answer.starts_with("HTTP/1.1 504 "), "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_silent_tunnel_is_closed() {
     let echo = mk_echo().await;
     let deadlines = mk_deadlines(|deadlines| deadlines.idle = SHORT);
