@@ -15,6 +15,9 @@ struct Parameters {
     entry: Option<String>,
 }
 
+/// What a wish is compared with.
+type Member = fn(&Entry) -> Option<&str>;
+
 /// The first free entry that fits.
 pub fn choose(config: &Config, request: &Request, avoid: &[String]) -> Result<String, Error> {
     let fitting = matching(config, request)?;
@@ -46,7 +49,7 @@ pub fn matching<'a>(config: &'a Config, request: &Request) -> Result<Vec<&'a Ent
     };
     let mut entries: Vec<_> = config.proxies.iter().collect();
     // One after the other, so that the first wish that leaves nothing is the one that is named.
-    let wishes: [(&str, Option<&str>, fn(&Entry) -> Option<&str>); 3] = [
+    let wishes: [(&str, Option<&str>, Member); 3] = [
         ("/parameters/entry", wanted.as_deref(), |entry| Some(&entry.name)),
         ("/location", request.location.as_deref(), |entry| entry.location.as_deref()),
         ("/protocol", Some(&request.protocol), |entry| Some(entry.protocol.name())),
