@@ -34,7 +34,7 @@ use_rustup() {
     command -v rustup >/dev/null || return
     [ -z "$(find "$failed" -mmin -60 2>/dev/null)" ] || return
     say "rustup target add $target"
-    (cd "$root" && timeout 120 rustup target add "$target" >&2) && has_std && return
+    (cd "$root" && timeout 60 rustup target add "$target" >&2) && has_std && return
     mkdir -p "$cache" && touch "$failed"
     return 1
 }

@@ -44,7 +44,8 @@ impl Placement {
             return Ok(());
         }
         Err(Error::config_missing(format!(
-            "cloud {found} answers where cloud {} is expected; point the connection back, or recreate the Proxy",
+            "cloud {found} answers where cloud {} is expected; point the connection back, or abandon the Proxy with \
+             the annotation crawl.example.com/skip-cleanup",
             self.cloud_id
         ))
         .reason("BackendChanged")
