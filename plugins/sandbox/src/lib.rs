@@ -8,8 +8,8 @@ mod settings;
 mod wire;
 
 use crawl_provider_sdk::{
-    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Provider, Request,
-    export_provider, instance_name, plugin_version,
+    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Provider,
+    Request, export_provider, instance_name, plugin_version,
 };
 
 use placing::Placement;
@@ -19,9 +19,17 @@ struct Sandbox;
 
 impl Provider for Sandbox {
     fn describe() -> Description {
-        Description::new("sandbox", plugin_version!(), "Forward proxies in the sandbox cloud, for demos and tests")
-            .schemas(settings::CONFIG_SCHEMA, settings::PARAMETERS_SCHEMA)
-            .needs(cloud::CONNECTION, "http", "API of the sandbox cloud, with its bearer token")
+        Description::new(
+            "sandbox",
+            plugin_version!(),
+            "Forward proxies in the sandbox cloud, for demos and tests",
+        )
+        .schemas(settings::CONFIG_SCHEMA, settings::PARAMETERS_SCHEMA)
+        .needs(
+            cloud::CONNECTION,
+            "http",
+            "API of the sandbox cloud, with its bearer token",
+        )
     }
 
     fn validate(config: &str, request: Option<&Request>) -> Result<(), Invalid> {
@@ -39,7 +47,11 @@ impl Provider for Sandbox {
         // Before the change: a cloud started anew on the same address must not get what belongs to the old one.
         at.check_cloud(&cloud::state()?)?;
         let name = instance_name(&request.identity);
-        let made = outcome::of_create(&at, &name, &cloud::put(&at, &name, &settings.body(request))?)?;
+        let made = outcome::of_create(
+            &at,
+            &name,
+            &cloud::put(&at, &name, &settings.body(request))?,
+        )?;
         at.check_instance(&made)?;
         let made = match made.state.as_str() {
             "stopped" => outcome::of_start(&at, &name, &cloud::start(&at, &name)?)?,
@@ -58,7 +70,9 @@ impl Provider for Sandbox {
 
     fn delete(_config: &str, identity: &Identity) -> Result<Deletion, Error> {
         let at = Placement::of(identity)?;
-        let Some(found) = look_up(&at, identity)? else { return Ok(Deletion::Gone) };
+        let Some(found) = look_up(&at, identity)? else {
+            return Ok(Deletion::Gone);
+        };
         if found.state != "deleting" {
             outcome::of_delete(&at, &cloud::delete(&at, &found.name)?)?;
         }
@@ -66,7 +80,11 @@ impl Provider for Sandbox {
         Ok(Deletion::InProgress(outcome::progress()))
     }
 
-    fn list_instances(_config: &str, installation: &str, page: Option<&str>) -> Result<Page, Error> {
+    fn list_instances(
+        _config: &str,
+        installation: &str,
+        page: Option<&str>,
+    ) -> Result<Page, Error> {
         Ok(cloud::list(installation, page)?.into_page(installation))
     }
 

@@ -13,7 +13,11 @@ pub(crate) fn install_hook() {
 }
 
 fn report(info: &PanicHookInfo<'_>) {
-    write(Level::Error, &text(info), &[("panic".into(), "true".into())]);
+    write(
+        Level::Error,
+        &text(info),
+        &[("panic".into(), "true".into())],
+    );
 }
 
 fn text(info: &PanicHookInfo<'_>) -> String {

@@ -72,18 +72,31 @@ impl Instance {
 impl Page {
     /// The last page, with nothing on it.
     pub fn empty() -> Self {
-        Self { instances: vec![], next: None }
+        Self {
+            instances: vec![],
+            next: None,
+        }
     }
 }
 
 impl Finding {
     /// A target that can take creates.
     pub fn ok(target: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { target: target.into(), healthy: true, reason: "Ok".into(), message: message.into() }
+        Self {
+            target: target.into(),
+            healthy: true,
+            reason: "Ok".into(),
+            message: message.into(),
+        }
     }
 
     /// A target that cannot, and why.
     pub fn bad(target: impl Into<String>, reason: &str, message: impl Into<String>) -> Self {
-        Self { target: target.into(), healthy: false, reason: reason.into(), message: message.into() }
+        Self {
+            target: target.into(),
+            healthy: false,
+            reason: reason.into(),
+            message: message.into(),
+        }
     }
 }

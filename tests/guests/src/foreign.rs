@@ -50,4 +50,9 @@ impl Guest for Foreign {
     }
 }
 
+#[cfg(target_family = "wasm")]
 export!(Foreign);
+
+// As in the SDK: no other linker takes these exports.
+#[cfg(not(target_family = "wasm"))]
+const _: fn() -> Description = <Foreign as Guest>::describe;
