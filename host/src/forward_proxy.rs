@@ -168,11 +168,7 @@ impl Shared {
     fn new(options: Options, tasks: TaskTracker) -> Self {
         Self {
             login: options.login,
-            egress: Egress::new(
-                options.connect_ports,
-                options.allow_targets,
-                options.deadlines.connect,
-            ),
+            egress: Egress::new(options.connect_ports, options.allow_targets, options.deadlines.connect),
             deadlines: options.deadlines,
             behaviour: options.behaviour,
             tasks,

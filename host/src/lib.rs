@@ -5,6 +5,10 @@
 
 #![deny(missing_docs)]
 
+pub mod forward_proxy;
+pub mod health;
+pub mod lease;
 pub mod model;
 pub mod plugin;
+pub mod sandbox_cloud;
 pub mod store;

@@ -120,16 +120,10 @@ pub async fn bind(options: Options) -> io::Result<SandboxCloud> {
         return Err(invalid("the sandbox cloud needs zones of different names"));
     }
     let found = lookup_host((options.advertise.as_str(), 0)).await?.next();
-    let interface = found
-        .ok_or_else(|| invalid("the advertised host has no address"))?
-        .ip();
+    let interface = found.ok_or_else(|| invalid("the advertised host has no address"))?.ip();
     let listener = TcpListener::bind(options.listen).await?;
     let address = listener.local_addr()?;
-    Ok(SandboxCloud {
-        listener,
-        address,
-        cloud: Arc::new(Cloud::new(options, interface)),
-    })
+    Ok(SandboxCloud { listener, address, cloud: Arc::new(Cloud::new(options, interface)) })
 }
 
 impl SandboxCloud {
@@ -140,10 +134,7 @@ impl SandboxCloud {
 
     /// A way to look at the cloud from inside its process.
     pub fn handle(&self) -> Handle {
-        Handle {
-            address: self.address,
-            cloud: Arc::clone(&self.cloud),
-        }
+        Handle { address: self.address, cloud: Arc::clone(&self.cloud) }
     }
 
     /// Answers requests until `shutdown` is cancelled, then ends every proxy. When it returns, no port is open and no task
@@ -153,13 +144,9 @@ impl SandboxCloud {
         let _end = self.cloud.closing().clone().drop_guard();
         let api = TowerToHyperService::new(routes::router(Arc::clone(&self.cloud)));
         let connections = TaskTracker::new();
-        accept_until(
-            self.listener,
-            MAX_CLIENTS,
-            connections,
-            shutdown,
-            move |client| serve_client(client, api.clone()),
-        )
+        accept_until(self.listener, MAX_CLIENTS, connections, shutdown, move |client| {
+            serve_client(client, api.clone())
+        })
         .await;
         // Nobody can ask for another instance any more.
         self.cloud.end().await;
@@ -189,9 +176,7 @@ async fn serve_client(client: TcpStream, api: TowerToHyperService<axum::Router>)
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = api.call(request);
         async move {
-            let answer: Response<Body> = answer
-                .await
-                .unwrap_or_else(|never: Infallible| match never {});
+            let answer: Response<Body> = answer.await.unwrap_or_else(|never: Infallible| match never {});
             // An error is how a service tells hyper to close without a word.
             match answer.extensions().get::<HangUp>() {
                 Some(hang_up) => Err(*hang_up),

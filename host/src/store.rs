@@ -10,11 +10,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tokio::sync::broadcast;
 
+use crate::model::login::Login;
 use crate::model::login::LoginKey;
 use crate::model::naming::ProxyKey;
 use crate::model::provider::{Provider, ProviderStatus};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
-use crate::model::login::Login;
 use crate::model::secret::SecretBytes;
 use crate::plugin::grants::{SecretError, Secrets};
 

@@ -11,30 +11,15 @@ fn main() {
     let wit = fs::read_to_string(WIT).expect("the contract");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
 
-    write(
-        &out.join("wit-0.2"),
-        &replace(
-            &wit,
-            "package crawl:provider@0.1.0;",
-            "package crawl:provider@0.2.0;",
-        ),
-    );
+    write(&out.join("wit-0.2"), &replace(&wit, "package crawl:provider@0.1.0;", "package crawl:provider@0.2.0;"));
 
-    let imported = replace(
-        &wit,
-        "  import random;\n",
-        "  import random;\n  import teleport;\n",
-    );
+    let imported = replace(&wit, "  import random;\n", "  import random;\n  import teleport;\n");
     let teleport = "\n/// What no host has.\ninterface teleport {\n  /// Beams.\n  beam: func() -> string;\n}\n";
     write(&out.join("wit-teleport"), &(imported + teleport));
 }
 
 fn replace(wit: &str, from: &str, to: &str) -> String {
-    assert_eq!(
-        wit.matches(from).count(),
-        1,
-        "{WIT} has no longer one line {from:?}; adapt this script"
-    );
+    assert_eq!(wit.matches(from).count(), 1, "{WIT} has no longer one line {from:?}; adapt this script");
     wit.replace(from, to)
 }
 

@@ -69,7 +69,7 @@ mod tests {
              64:ff9b::169.254.169.254 64:ff9b:1::8.8.8.8 fe80::1 febf::1 fec0::1 fc00::1 fd00:ec2::254 \
              fd20:ce::254 ff02::1 ff0e::1 2001::1 2001:10::1 2001:db8::1 2002:7f00:1:: 2002:0808:0808::1 3fff::1 \
              100::1 5f00::1 4000::1"
-        .split_whitespace()
+            .split_whitespace()
         {
             let address: IpAddr = refused.parse().unwrap();
             assert!(!is_public(address), "{refused} must be refused");
@@ -78,10 +78,11 @@ mod tests {
 
     #[test]
     fn the_public_internet_is_let_through() {
-        for public in "1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.1 100.63.255.255 100.128.0.1 169.253.0.1 172.15.0.1 172.32.0.1 \
+        for public in
+            "1.1.1.1 8.8.8.8 9.255.255.255 11.0.0.1 100.63.255.255 100.128.0.1 169.253.0.1 172.15.0.1 172.32.0.1 \
              192.0.1.1 192.167.0.1 198.17.0.1 198.20.0.1 203.0.112.1 223.255.255.255 168.63.129.17 \
              2606:4700::1111 2001:4860:4860::8888 2a00:1450::1 ::ffff:8.8.8.8 64:ff9b::8.8.8.8"
-        .split_whitespace()
+                .split_whitespace()
         {
             let address: IpAddr = public.parse().unwrap();
             assert!(is_public(address), "{public} must be let through");

@@ -59,24 +59,12 @@ pub(super) struct Egress {
 }
 
 impl Egress {
-    pub(super) fn new(
-        connect_ports: Vec<u16>,
-        allow_targets: Vec<Target>,
-        deadline: Duration,
-    ) -> Self {
-        Self {
-            connect_ports,
-            allow_targets,
-            deadline,
-        }
+    pub(super) fn new(connect_ports: Vec<u16>, allow_targets: Vec<Target>, deadline: Duration) -> Self {
+        Self { connect_ports, allow_targets, deadline }
     }
 
     /// A connection to `target`, if the rules allow it.
-    pub(super) async fn connect(
-        &self,
-        target: &Target,
-        purpose: Purpose,
-    ) -> Result<TcpStream, EgressError> {
+    pub(super) async fn connect(&self, target: &Target, purpose: Purpose) -> Result<TcpStream, EgressError> {
         let exempt = self.allow_targets.contains(target);
         if !self.admits_port(target.port(), purpose, exempt) {
             return Err(EgressError::PortRefused(target.port()));
@@ -158,20 +146,10 @@ mod tests {
             (Purpose::Socks, 25, false),
         ];
         for (purpose, port, admitted) in cases {
-            assert_eq!(
-                egress.admits_port(port, purpose, false),
-                admitted,
-                "{purpose:?} {port}"
-            );
+            assert_eq!(egress.admits_port(port, purpose, false), admitted, "{purpose:?} {port}");
         }
-        assert!(
-            egress.admits_port(22, Purpose::Connect, true),
-            "an allowed target lifts the rule on ports"
-        );
-        assert!(
-            !egress.admits_port(25, Purpose::Connect, true),
-            "but never for mail"
-        );
+        assert!(egress.admits_port(22, Purpose::Connect, true), "an allowed target lifts the rule on ports");
+        assert!(!egress.admits_port(25, Purpose::Connect, true), "but never for mail");
     }
 
     #[tokio::test]
@@ -180,7 +158,7 @@ mod tests {
         for host in "127.0.0.1 localhost LOCALHOST. 127.1 2130706433 0x7f.0.0.1 017700000001 0.0.0.0 0 [::1] ::1 :: \
              [::ffff:127.0.0.1] [::ffff:a00:1] [64:ff9b::a9fe:a9fe] 10.0.0.1 192.168.0.1 172.20.0.1 100.64.1.1 \
              169.254.169.254 fe80::1 fd00:ec2::254 224.0.0.1 255.255.255.255"
-        .split_whitespace()
+            .split_whitespace()
         {
             let refused = egress.connect(&Target::new(host, 80), Purpose::Forward).await;
             assert!(matches!(refused, Err(EgressError::AddressRefused)), "{host}: {refused:?}");
@@ -192,24 +170,12 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let egress = mk_egress(&[&format!("127.0.0.1:{port}")]);
-        let reached = egress
-            .connect(&Target::new("127.0.0.1", port), Purpose::Connect)
-            .await;
+        let reached = egress.connect(&Target::new("127.0.0.1", port), Purpose::Connect).await;
         assert!(reached.is_ok(), "{reached:?}");
-        let by_name = egress
-            .connect(&Target::new("localhost", port), Purpose::Forward)
-            .await;
-        assert!(
-            matches!(by_name, Err(EgressError::AddressRefused)),
-            "{by_name:?}"
-        );
-        let other_port = egress
-            .connect(&Target::new("127.0.0.1", port ^ 1), Purpose::Forward)
-            .await;
-        assert!(
-            matches!(other_port, Err(EgressError::AddressRefused)),
-            "{other_port:?}"
-        );
+        let by_name = egress.connect(&Target::new("localhost", port), Purpose::Forward).await;
+        assert!(matches!(by_name, Err(EgressError::AddressRefused)), "{by_name:?}");
+        let other_port = egress.connect(&Target::new("127.0.0.1", port ^ 1), Purpose::Forward).await;
+        assert!(matches!(other_port, Err(EgressError::AddressRefused)), "{other_port:?}");
     }
 
     #[tokio::test]
@@ -220,13 +186,7 @@ mod tests {
         let addresses = [dead.local_addr().unwrap(), alive.local_addr().unwrap()];
         let deadline = Instant::now() + Duration::from_secs(5);
         assert!(dial(&addresses, deadline).await.is_ok());
-        assert!(matches!(
-            dial(&addresses[..1], deadline).await,
-            Err(EgressError::Unreachable(_))
-        ));
-        assert!(matches!(
-            dial(&[], deadline).await,
-            Err(EgressError::Unresolved)
-        ));
+        assert!(matches!(dial(&addresses[..1], deadline).await, Err(EgressError::Unreachable(_))));
+        assert!(matches!(dial(&[], deadline).await, Err(EgressError::Unresolved)));
     }
 }

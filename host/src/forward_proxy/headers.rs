@@ -4,14 +4,7 @@ use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, TRANSFER_
 
 /// The fields that speak to the next hop only, beside those that `Connection` names (RFC 9110 §7.6.1) and `Proxy-…`.
 /// `Trailer` and `TE` are among them because trailers are not passed on.
-const HOP_BY_HOP: [&str; 6] = [
-    "connection",
-    "keep-alive",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
+const HOP_BY_HOP: [&str; 6] = ["connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// Takes out of a request or an answer what is not for the other side: hop-by-hop fields, all that `Connection` lists, and
 /// everything that begins with `Proxy-`, credentials above all.
@@ -34,11 +27,7 @@ pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
             // A client that lists Host or the length would break the request for the target, so those stay.
             || (!matches!(name, "host" | "content-length") && listed.iter().any(|other| other == name))
     };
-    let doomed: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| ends_here(name))
-        .cloned()
-        .collect();
+    let doomed: Vec<HeaderName> = headers.keys().filter(|name| ends_here(name)).cloned().collect();
     for name in doomed {
         headers.remove(name);
     }
@@ -74,16 +63,7 @@ mod tests {
         strip_hop_by_hop(&mut headers);
         let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
-        assert_eq!(
-            left,
-            [
-                "authorization",
-                "content-length",
-                "cookie",
-                "host",
-                "x-proxy"
-            ]
-        );
+        assert_eq!(left, ["authorization", "content-length", "cookie", "host", "x-proxy"]);
     }
 
     #[test]

@@ -41,17 +41,9 @@ struct Client {
 }
 
 /// Speaks HTTP/1 with one client until it is done.
-pub(super) async fn serve_client(
-    stream: Watched<TcpStream>,
-    activity: Activity,
-    shared: Arc<Shared>,
-) {
+pub(super) async fn serve_client(stream: Watched<TcpStream>, activity: Activity, shared: Arc<Shared>) {
     let handshake = shared.deadlines.handshake;
-    let client = Arc::new(Client {
-        shared,
-        activity,
-        tunnel: Mutex::new(None),
-    });
+    let client = Arc::new(Client { shared, activity, tunnel: Mutex::new(None) });
     let service = service_fn(|request| {
         let client = Arc::clone(&client);
         async move {
@@ -71,11 +63,7 @@ pub(super) async fn serve_client(
     if let Err(error) = served {
         tracing::debug!(%error, "HTTP client's connection ended");
     }
-    let opened = client
-        .tunnel
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .take();
+    let opened = client.tunnel.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some(Tunnel { client, target }) = opened else {
         return;
     };
@@ -93,19 +81,10 @@ impl Client {
             return Ok(self.answer_wrongly(request));
         }
         // Before anything else: who may not use the proxy learns nothing of what it can reach.
-        if self
-            .shared
-            .login
-            .as_ref()
-            .is_some_and(|login| !login.admits_request(request.headers()))
-        {
+        if self.shared.login.as_ref().is_some_and(|login| !login.admits_request(request.headers())) {
             return Ok(reply::login_wanted());
         }
-        if request.method() == Method::CONNECT {
-            self.connect(request).await
-        } else {
-            self.forward(request).await
-        }
+        if request.method() == Method::CONNECT { self.connect(request).await } else { self.forward(request).await }
     }
 
     fn answer_wrongly(&self, request: Request<Incoming>) -> Response<Body> {
@@ -121,31 +100,20 @@ impl Client {
             (Some(host), Some(port)) => Target::new(host, port),
             _ => return Err(Failure::bad_request("CONNECT needs HOST:PORT")),
         };
-        let stream = self
-            .shared
-            .egress
-            .connect(&target, Purpose::Connect)
-            .await?;
+        let stream = self.shared.egress.connect(&target, Purpose::Connect).await?;
         tracing::debug!(%target, "tunnel opened");
         self.open(request, Some(stream));
         Ok(reply::tunnel_open())
     }
 
     fn open(&self, request: Request<Incoming>, target: Option<TcpStream>) {
-        let tunnel = Tunnel {
-            client: hyper::upgrade::on(request),
-            target,
-        };
+        let tunnel = Tunnel { client: hyper::upgrade::on(request), target };
         *self.tunnel.lock().unwrap_or_else(PoisonError::into_inner) = Some(tunnel);
     }
 
     async fn forward(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Failure> {
         let (target, host) = absolute_target(request.uri())?;
-        let stream = self
-            .shared
-            .egress
-            .connect(&target, Purpose::Forward)
-            .await?;
+        let stream = self.shared.egress.connect(&target, Purpose::Forward).await?;
         tracing::debug!(%target, method = %request.method(), "request forwarded");
 
         strip_hop_by_hop(request.headers_mut());
@@ -177,27 +145,17 @@ impl Client {
         }
         strip_hop_by_hop(answer.headers_mut());
         *answer.version_mut() = Version::HTTP_11;
-        Ok(answer.map(|body| {
-            Streaming {
-                body,
-                _driver: driver,
-            }
-            .boxed()
-        }))
+        Ok(answer.map(|body| Streaming { body, _driver: driver }.boxed()))
     }
 }
 
 /// Where a request in absolute form goes, and what its `Host` must be. User and password in the URI are left behind.
 fn absolute_target(uri: &Uri) -> Result<(Target, HeaderValue), Failure> {
     let Some(scheme) = uri.scheme_str() else {
-        return Err(Failure::bad_request(
-            "this is a proxy: ask for a whole URL, as in GET http://example.com/",
-        ));
+        return Err(Failure::bad_request("this is a proxy: ask for a whole URL, as in GET http://example.com/"));
     };
     if scheme != "http" {
-        return Err(Failure::bad_request(
-            "only http URLs are forwarded; use CONNECT for anything else",
-        ));
+        return Err(Failure::bad_request("only http URLs are forwarded; use CONNECT for anything else"));
     }
     let Some(host) = uri.host().filter(|host| !host.is_empty()) else {
         return Err(Failure::bad_request("the URL has no host"));
@@ -212,9 +170,7 @@ fn absolute_target(uri: &Uri) -> Result<(Target, HeaderValue), Failure> {
 
 /// The path and query, which is all that a target is asked for.
 fn origin_form(uri: &Uri) -> Uri {
-    uri.path_and_query()
-        .cloned()
-        .map_or_else(|| Uri::from_static("/"), Uri::from)
+    uri.path_and_query().cloned().map_or_else(|| Uri::from_static("/"), Uri::from)
 }
 
 /// A target's body as it streams in. It owns the task that drives the target's connection, so that a client who leaves takes
@@ -228,10 +184,7 @@ impl HttpBody for Streaming {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 

@@ -19,10 +19,7 @@ pub struct Login {
 
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login")
-            .field("username", &self.username)
-            .field("password", &"(redacted)")
-            .finish()
+        f.debug_struct("Login").field("username", &self.username).field("password", &"(redacted)").finish()
     }
 }
 
@@ -40,8 +37,7 @@ impl Login {
         let Some(value) = headers.get(PROXY_AUTHORIZATION) else {
             return false;
         };
-        let Some((scheme, encoded)) = value.to_str().ok().and_then(|text| text.split_once(' '))
-        else {
+        let Some((scheme, encoded)) = value.to_str().ok().and_then(|text| text.split_once(' ')) else {
             return false;
         };
         if !scheme.eq_ignore_ascii_case("basic") {
@@ -59,10 +55,7 @@ impl Login {
 
 /// Compares two secrets in a time that depends on neither. Digests are compared, so that lengths do not show either.
 pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
-    Sha256::digest(one)
-        .as_slice()
-        .ct_eq(Sha256::digest(other).as_slice())
-        .into()
+    Sha256::digest(one).as_slice().ct_eq(Sha256::digest(other).as_slice()).into()
 }
 
 #[cfg(test)]
@@ -70,10 +63,7 @@ mod tests {
     use super::*;
 
     fn mk_login() -> Login {
-        Login {
-            username: "crawler".into(),
-            password: "s3cret:with:colons".into(),
-        }
+        Login { username: "crawler".into(), password: "s3cret:with:colons".into() }
     }
 
     fn admits(header: &str) -> bool {
@@ -87,25 +77,12 @@ mod tests {
         let encoded = BASE64_STANDARD.encode("crawler:s3cret:with:colons");
         assert!(admits(&format!("Basic {encoded}")));
         assert!(admits(&format!("basic {encoded}")));
-        for wrong in [
-            "crawler:s3cret",
-            "crawler:",
-            "crawler",
-            "Crawler:s3cret:with:colons",
-            ":",
-            "x:s3cret:with:colons",
-        ] {
-            assert!(
-                !admits(&format!("Basic {}", BASE64_STANDARD.encode(wrong))),
-                "{wrong}"
-            );
+        for wrong in
+            ["crawler:s3cret", "crawler:", "crawler", "Crawler:s3cret:with:colons", ":", "x:s3cret:with:colons"]
+        {
+            assert!(!admits(&format!("Basic {}", BASE64_STANDARD.encode(wrong))), "{wrong}");
         }
-        for header in [
-            format!("Bearer {encoded}"),
-            encoded,
-            "Basic".into(),
-            "Basic ???".into(),
-        ] {
+        for header in [format!("Bearer {encoded}"), encoded, "Basic".into(), "Basic ???".into()] {
             assert!(!admits(&header), "{header}");
         }
         assert!(!mk_login().admits_request(&HeaderMap::new()));
@@ -114,9 +91,6 @@ mod tests {
     #[test]
     fn the_password_is_not_in_its_debug_output() {
         let shown = format!("{:?}", mk_login());
-        assert!(
-            shown.contains("crawler") && !shown.contains("s3cret"),
-            "{shown}"
-        );
+        assert!(shown.contains("crawler") && !shown.contains("s3cret"), "{shown}");
     }
 }

@@ -31,76 +31,41 @@ pub(super) struct Failure {
 impl Failure {
     /// The request makes no sense to a proxy.
     pub(super) fn bad_request(reason: &str) -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "proxy-operator; error=http_request_error",
-            reason,
-        )
+        Self::new(StatusCode::BAD_REQUEST, "proxy-operator; error=http_request_error", reason)
     }
 
     /// The target took the connection and let the request wait.
     pub(super) fn no_answer() -> Self {
         let reason = "the target did not answer in time";
-        Self::new(
-            StatusCode::GATEWAY_TIMEOUT,
-            "proxy-operator; error=http_response_timeout",
-            reason,
-        )
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "proxy-operator; error=http_response_timeout", reason)
     }
 
     /// The target broke off, or spoke something else than HTTP/1.
     pub(super) fn bad_answer(error: Option<&hyper::Error>) -> Self {
         if error.is_some_and(hyper::Error::is_parse) {
             let reason = "the target's answer was not HTTP";
-            return Self::new(
-                StatusCode::BAD_GATEWAY,
-                "proxy-operator; error=http_protocol_error",
-                reason,
-            );
+            return Self::new(StatusCode::BAD_GATEWAY, "proxy-operator; error=http_protocol_error", reason);
         }
         let reason = "the target broke off before it answered";
-        Self::new(
-            StatusCode::BAD_GATEWAY,
-            "proxy-operator; error=connection_terminated",
-            reason,
-        )
+        Self::new(StatusCode::BAD_GATEWAY, "proxy-operator; error=connection_terminated", reason)
     }
 
     fn new(status: StatusCode, proxy_status: &'static str, reason: &str) -> Self {
-        Self {
-            status,
-            proxy_status,
-            reason: reason.to_owned(),
-        }
+        Self { status, proxy_status, reason: reason.to_owned() }
     }
 }
 
 impl From<EgressError> for Failure {
     fn from(error: EgressError) -> Self {
         let (status, proxy_status) = match &error {
-            EgressError::PortRefused(_) => (
-                StatusCode::FORBIDDEN,
-                "proxy-operator; error=http_request_denied",
-            ),
-            EgressError::AddressRefused => (
-                StatusCode::FORBIDDEN,
-                "proxy-operator; error=destination_ip_prohibited",
-            ),
+            EgressError::PortRefused(_) => (StatusCode::FORBIDDEN, "proxy-operator; error=http_request_denied"),
+            EgressError::AddressRefused => (StatusCode::FORBIDDEN, "proxy-operator; error=destination_ip_prohibited"),
             EgressError::Unresolved => (StatusCode::BAD_GATEWAY, "proxy-operator; error=dns_error"),
-            EgressError::TimedOut => (
-                StatusCode::GATEWAY_TIMEOUT,
-                "proxy-operator; error=connection_timeout",
-            ),
+            EgressError::TimedOut => (StatusCode::GATEWAY_TIMEOUT, "proxy-operator; error=connection_timeout"),
             EgressError::Unreachable(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => {
-                (
-                    StatusCode::BAD_GATEWAY,
-                    "proxy-operator; error=connection_refused",
-                )
+                (StatusCode::BAD_GATEWAY, "proxy-operator; error=connection_refused")
             }
-            EgressError::Unreachable(_) => (
-                StatusCode::BAD_GATEWAY,
-                "proxy-operator; error=destination_unavailable",
-            ),
+            EgressError::Unreachable(_) => (StatusCode::BAD_GATEWAY, "proxy-operator; error=destination_unavailable"),
         };
         Self::new(status, proxy_status, &error.to_string())
     }
@@ -109,9 +74,7 @@ impl From<EgressError> for Failure {
 impl From<Failure> for Response<Body> {
     fn from(failure: Failure) -> Self {
         let mut answer = text(failure.status, format!("{}\n", failure.reason));
-        answer
-            .headers_mut()
-            .insert(PROXY_STATUS, HeaderValue::from_static(failure.proxy_status));
+        answer.headers_mut().insert(PROXY_STATUS, HeaderValue::from_static(failure.proxy_status));
         answer
     }
 }
@@ -119,10 +82,7 @@ impl From<Failure> for Response<Body> {
 /// The answer to whoever did not say who they are.
 pub(super) fn login_wanted() -> Response<Body> {
     let status = StatusCode::PROXY_AUTHENTICATION_REQUIRED;
-    let mut answer = text(
-        status,
-        "this proxy wants a user and a password\n".to_owned(),
-    );
+    let mut answer = text(status, "this proxy wants a user and a password\n".to_owned());
     let challenge = HeaderValue::from_static("Basic realm=\"proxy\", charset=\"UTF-8\"");
     answer.headers_mut().insert(PROXY_AUTHENTICATE, challenge);
     answer
@@ -136,20 +96,14 @@ pub(super) fn tunnel_open() -> Response<Body> {
 /// The page of [`Behaviour::WrongPage`](super::Behaviour::WrongPage).
 pub(super) fn wrong_page() -> Response<Body> {
     let mut answer = text(StatusCode::OK, wrong_page::PAGE.to_owned());
-    answer.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static(wrong_page::MEDIA_TYPE),
-    );
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(wrong_page::MEDIA_TYPE));
     answer
 }
 
 fn text(status: StatusCode, text: String) -> Response<Body> {
     let mut answer = Response::new(body(Bytes::from(text)));
     *answer.status_mut() = status;
-    answer.headers_mut().insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     answer
 }
 

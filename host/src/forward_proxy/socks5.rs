@@ -7,8 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use fast_socks5::server::{
-    AuthMethod, AuthMethodSuccessState, NoAuthentication, Socks5ServerProtocol, SocksServerError,
-    states,
+    AuthMethod, AuthMethodSuccessState, NoAuthentication, Socks5ServerProtocol, SocksServerError, states,
 };
 use fast_socks5::util::target_addr::TargetAddr;
 use fast_socks5::{ReplyError, Socks5Command};
@@ -27,11 +26,7 @@ const PASSWORD_VERSION: u8 = 1;
 const PASSWORD_METHOD: u8 = 2;
 
 type Client = Watched<TcpStream>;
-type Command = (
-    Socks5ServerProtocol<Client, states::CommandRead>,
-    Socks5Command,
-    TargetAddr,
-);
+type Command = (Socks5ServerProtocol<Client, states::CommandRead>, Socks5Command, TargetAddr);
 
 /// Why a handshake came to nothing. The client has had its reply, as far as the RFCs know one.
 #[derive(Debug, thiserror::Error)]
@@ -46,12 +41,11 @@ enum HandshakeError {
 
 /// Speaks SOCKS5 with one client until it is done.
 pub(super) async fn serve_client(stream: Client, shared: Arc<Shared>) {
-    let (proto, command, address) =
-        match timeout(shared.deadlines.handshake, handshake(stream, &shared)).await {
-            Ok(Ok(command)) => command,
-            Ok(Err(error)) => return tracing::debug!(%error, "SOCKS5 handshake failed"),
-            Err(_) => return tracing::debug!("SOCKS5 handshake took too long"),
-        };
+    let (proto, command, address) = match timeout(shared.deadlines.handshake, handshake(stream, &shared)).await {
+        Ok(Ok(command)) => command,
+        Ok(Err(error)) => return tracing::debug!(%error, "SOCKS5 handshake failed"),
+        Err(_) => return tracing::debug!("SOCKS5 handshake took too long"),
+    };
     // A failed reply means that the client has left; in either case this connection is over.
     let _ = carry_out(proto, command, address, &shared).await;
 }
@@ -60,14 +54,10 @@ async fn handshake(stream: Client, shared: &Shared) -> Result<Command, Handshake
     let start = Socks5ServerProtocol::start(stream);
     let ready = match &shared.login {
         // A wrong proxy answers whoever comes, and a client with a password offers both methods.
-        _ if shared.behaviour == Behaviour::WrongPage => {
-            match start.negotiate_auth(&Any::BOTH).await? {
-                AnyStarted::Open(client) => Socks5ServerProtocol::finish_auth(client),
-                AnyStarted::Password(exchange) => {
-                    Socks5ServerProtocol::finish_auth(exchange.settle(|_, _| true).await?)
-                }
-            }
-        }
+        _ if shared.behaviour == Behaviour::WrongPage => match start.negotiate_auth(&Any::BOTH).await? {
+            AnyStarted::Open(client) => Socks5ServerProtocol::finish_auth(client),
+            AnyStarted::Password(exchange) => Socks5ServerProtocol::finish_auth(exchange.settle(|_, _| true).await?),
+        },
         Some(login) => {
             let exchange = start.negotiate_auth(&[Password]).await?;
             let admits = |user: &[u8], word: &[u8]| Login::admits(login, user, word);
@@ -104,9 +94,7 @@ async fn carry_out(
     };
     tracing::debug!(%target, "SOCKS5 tunnel opened");
     // BND.ADDR is where the connection goes out from. Clients ignore it, but the field has to be there.
-    let bound = stream
-        .local_addr()
-        .unwrap_or_else(|_| ([0, 0, 0, 0], 0).into());
+    let bound = stream.local_addr().unwrap_or_else(|_| ([0, 0, 0, 0], 0).into());
     let mut client = proto.reply_success(bound).await?;
     tunnel::relay(&mut client, &mut stream).await;
     Ok(())
@@ -115,9 +103,7 @@ async fn carry_out(
 /// How RFC 1928 §6 calls a failure.
 fn reply_code(error: &EgressError) -> ReplyError {
     match error {
-        EgressError::PortRefused(_) | EgressError::AddressRefused => {
-            ReplyError::ConnectionNotAllowed
-        }
+        EgressError::PortRefused(_) | EgressError::AddressRefused => ReplyError::ConnectionNotAllowed,
         EgressError::Unresolved => ReplyError::HostUnreachable,
         EgressError::TimedOut => ReplyError::ConnectionTimeout,
         EgressError::Unreachable(cause) => match cause.kind() {
@@ -159,10 +145,7 @@ impl<T> AuthMethodSuccessState<T> for Admitted<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Exchange<T> {
-    async fn settle(
-        self,
-        admits: impl Fn(&[u8], &[u8]) -> bool,
-    ) -> Result<Admitted<T>, HandshakeError> {
+    async fn settle(self, admits: impl Fn(&[u8], &[u8]) -> bool) -> Result<Admitted<T>, HandshakeError> {
         let mut client = self.0;
         let version = client.read_u8().await?;
         if version != PASSWORD_VERSION {
@@ -172,14 +155,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Exchange<T> {
         let word = read_field(&mut client).await?;
         let admitted = admits(&user, &word);
         // Any status but 0 is a refusal, and the connection closes behind it (RFC 1929 §2).
-        client
-            .write_all(&[PASSWORD_VERSION, u8::from(!admitted)])
-            .await?;
-        if admitted {
-            Ok(Admitted(client))
-        } else {
-            Err(HandshakeError::WrongLogin)
-        }
+        client.write_all(&[PASSWORD_VERSION, u8::from(!admitted)]).await?;
+        if admitted { Ok(Admitted(client)) } else { Err(HandshakeError::WrongLogin) }
     }
 }
 

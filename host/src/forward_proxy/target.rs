@@ -28,10 +28,7 @@ pub enum TargetError {
 impl Target {
     /// The target at `host`, an IPv6 address with or without brackets, and `port`.
     pub fn new(host: &str, port: u16) -> Self {
-        let bare = host
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'))
-            .unwrap_or(host);
+        let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         let host = match bare.parse::<IpAddr>() {
             Ok(address) => address.to_string(),
             Err(_) => bare.strip_suffix('.').unwrap_or(bare).to_ascii_lowercase(),
@@ -54,16 +51,12 @@ impl FromStr for Target {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
-        let (host, port) = text
-            .rsplit_once(':')
-            .ok_or_else(|| TargetError::Port(text.to_owned()))?;
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| TargetError::Port(text.to_owned()))?;
         let port = match port.parse::<u16>() {
             Ok(port) if port > 0 && !text.ends_with(&format!("+{port}")) => port,
             _ => return Err(TargetError::Port(text.to_owned())),
         };
-        let bracketed = host
-            .strip_prefix('[')
-            .and_then(|rest| rest.strip_suffix(']'));
+        let bracketed = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let fits = match bracketed {
             Some(address) => matches!(address.parse(), Ok(IpAddr::V6(_))),
             None => {
@@ -101,41 +94,17 @@ mod tests {
         ] {
             assert_eq!(one.parse::<Target>(), other.parse::<Target>());
         }
-        assert_ne!(
-            "localhost:1".parse::<Target>(),
-            "127.0.0.1:1".parse::<Target>()
-        );
+        assert_ne!("localhost:1".parse::<Target>(), "127.0.0.1:1".parse::<Target>());
         assert_ne!("a:1".parse::<Target>(), "a:2".parse::<Target>());
     }
 
     #[test]
     fn a_text_that_is_no_target_says_what_is_missing() {
-        for text in [
-            "judge",
-            "judge:",
-            "judge:0",
-            "judge:65536",
-            "judge:+80",
-            "judge:http",
-        ] {
-            assert!(
-                matches!(text.parse::<Target>(), Err(TargetError::Port(_))),
-                "{text}"
-            );
+        for text in ["judge", "judge:", "judge:0", "judge:65536", "judge:+80", "judge:http"] {
+            assert!(matches!(text.parse::<Target>(), Err(TargetError::Port(_))), "{text}");
         }
-        for text in [
-            ":80",
-            "::1:80",
-            "[::1:80",
-            "[judge]:80",
-            "a b:80",
-            "user@host:80",
-            "http://a:80",
-        ] {
-            assert!(
-                matches!(text.parse::<Target>(), Err(TargetError::Host(_))),
-                "{text}"
-            );
+        for text in [":80", "::1:80", "[::1:80", "[judge]:80", "a b:80", "user@host:80", "http://a:80"] {
+            assert!(matches!(text.parse::<Target>(), Err(TargetError::Host(_))), "{text}");
         }
     }
 

@@ -37,30 +37,17 @@ async fn mk_proxy(options: Options) -> Proxy {
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(serve(listener, options, shutdown.clone()));
-    Proxy {
-        address,
-        shutdown,
-        task,
-    }
+    Proxy { address, shutdown, task }
 }
 
 /// Options with which `targets`, all on loopback, can be reached.
 fn mk_options(protocol: Protocol, targets: &[SocketAddr]) -> Options {
-    let allow_targets = targets
-        .iter()
-        .map(|target| target.to_string().parse().unwrap())
-        .collect();
-    Options {
-        allow_targets,
-        ..Options::new(protocol)
-    }
+    let allow_targets = targets.iter().map(|target| target.to_string().parse().unwrap()).collect();
+    Options { allow_targets, ..Options::new(protocol) }
 }
 
 fn mk_login() -> Option<Login> {
-    Some(Login {
-        username: "crawler".into(),
-        password: "pa:ss word".into(),
-    })
+    Some(Login { username: "crawler".into(), password: "pa:ss word".into() })
 }
 
 /// `Proxy-Authorization` of [`mk_login`].
@@ -83,9 +70,7 @@ async fn mk_origin() -> SocketAddr {
     address
 }
 
-async fn answer_as_origin(
-    request: Request<Incoming>,
-) -> Result<Response<BoxBody<Bytes, hyper::Error>>, hyper::Error> {
+async fn answer_as_origin(request: Request<Incoming>) -> Result<Response<BoxBody<Bytes, hyper::Error>>, hyper::Error> {
     if request.uri().path() == "/silent" {
         std::future::pending::<()>().await;
     }
@@ -98,9 +83,7 @@ async fn answer_as_origin(
         lines.push(format!("{name}: {}", value.to_str().unwrap()));
     }
     lines.sort();
-    let body = Full::new(Bytes::from(lines.join("\n")))
-        .map_err(|never| match never {})
-        .boxed();
+    let body = Full::new(Bytes::from(lines.join("\n"))).map_err(|never| match never {}).boxed();
     let mut answer = Response::new(body);
     if hop {
         for (name, value) in [
@@ -150,9 +133,7 @@ async fn exchange(address: SocketAddr, text: &str) -> String {
 async fn read_all(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     // A reset behind the answer is as good as a close.
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer))
-        .await
-        .expect("an answer in time");
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an answer in time");
     String::from_utf8(answer).unwrap()
 }
 
@@ -160,10 +141,7 @@ async fn read_all(stream: &mut TcpStream) -> String {
 async fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        let byte = timeout(PATIENCE, stream.read_u8())
-            .await
-            .expect("a head in time")
-            .unwrap();
+        let byte = timeout(PATIENCE, stream.read_u8()).await.expect("a head in time").unwrap();
         head.push(byte);
     }
     String::from_utf8(head).unwrap()
@@ -183,17 +161,12 @@ async fn connect_tunnel(proxy: SocketAddr, target: SocketAddr) -> TcpStream {
 async fn assert_echoes(stream: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin)) {
     stream.write_all(b"hello").await.unwrap();
     let mut back = [0; 5];
-    timeout(PATIENCE, stream.read_exact(&mut back))
-        .await
-        .expect("an echo in time")
-        .unwrap();
+    timeout(PATIENCE, stream.read_exact(&mut back)).await.expect("an echo in time").unwrap();
     assert_eq!(&back, b"hello");
 }
 
 /// Waits until the other side has closed the stream, politely or not.
 async fn assert_closes(stream: &mut (impl tokio::io::AsyncRead + Unpin)) {
     let mut rest = Vec::new();
-    let _ = timeout(PATIENCE, stream.read_to_end(&mut rest))
-        .await
-        .expect("a close in time");
+    let _ = timeout(PATIENCE, stream.read_to_end(&mut rest)).await.expect("a close in time");
 }

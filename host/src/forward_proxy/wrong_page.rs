@@ -3,8 +3,7 @@
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// What the page says.
-pub(super) const PAGE: &str =
-    "<!doctype html><title>Welcome</title><p>This is not the page you asked for.</p>\n";
+pub(super) const PAGE: &str = "<!doctype html><title>Welcome</title><p>This is not the page you asked for.</p>\n";
 
 /// Its media type.
 pub(super) const MEDIA_TYPE: &str = "text/html; charset=utf-8";

@@ -47,7 +47,9 @@ impl ManualClock {
     pub fn advance(&self, by: Duration) {
         self.monotonic_ms.fetch_add(by.as_millis() as u64, Ordering::SeqCst);
         let mut wall = self.wall.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        *wall = wall.saturating_add(jiff::SignedDuration::try_from(by).unwrap_or(jiff::SignedDuration::MAX)).unwrap_or(*wall);
+        *wall = wall
+            .saturating_add(jiff::SignedDuration::try_from(by).unwrap_or(jiff::SignedDuration::MAX))
+            .unwrap_or(*wall);
     }
 
     /// Sets the date alone, as an administrator or a time service does.

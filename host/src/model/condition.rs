@@ -48,7 +48,11 @@ pub struct Condition {
 /// Schema of a time stamp.
 #[derive(JsonSchema)]
 #[schemars(inline, transparent)]
-struct TimeSchema(#[schemars(extend("format" = "date-time"))] #[allow(dead_code)] String);
+struct TimeSchema(
+    #[schemars(extend("format" = "date-time"))]
+    #[allow(dead_code)]
+    String,
+);
 
 /// What a condition is to say; the rest follows from what it said before.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,9 +83,23 @@ pub fn set(conditions: &mut Vec<Condition>, type_: &str, verdict: Verdict, gener
             if found.status != status {
                 found.last_transition_time = now;
             }
-            *found = Condition { type_: type_.into(), status, observed_generation: generation, last_transition_time: found.last_transition_time, reason, message };
+            *found = Condition {
+                type_: type_.into(),
+                status,
+                observed_generation: generation,
+                last_transition_time: found.last_transition_time,
+                reason,
+                message,
+            };
         }
-        None => conditions.push(Condition { type_: type_.into(), status, observed_generation: generation, last_transition_time: now, reason, message }),
+        None => conditions.push(Condition {
+            type_: type_.into(),
+            status,
+            observed_generation: generation,
+            last_transition_time: now,
+            reason,
+            message,
+        }),
     }
 }
 
@@ -114,7 +132,10 @@ mod tests {
         let mut all = Vec::new();
         set(&mut all, "Ready", Verdict::new(false, "Creating", "a"), 1, at(10));
         set(&mut all, "Ready", Verdict::new(false, "Booting", "b"), 2, at(20));
-        assert_eq!((all[0].last_transition_time, all[0].observed_generation, all[0].reason.as_str()), (at(10), 2, "Booting"));
+        assert_eq!(
+            (all[0].last_transition_time, all[0].observed_generation, all[0].reason.as_str()),
+            (at(10), 2, "Booting")
+        );
         set(&mut all, "Ready", Verdict::new(true, "Ready", "c"), 2, at(30));
         assert_eq!(all[0].last_transition_time, at(30));
         assert_eq!(all.len(), 1);

@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::API_VERSION;
 use super::error::{FieldError, list_fields};
 use super::naming::{is_label, is_subdomain};
 use super::provider::Provider;
 use super::proxy::Proxy;
 use super::secret::SecretBytes;
-use super::API_VERSION;
 
 /// Most bytes and nesting levels of `config` and `parameters`.
 const FREE_OBJECT_BYTES: usize = 64 * 1024;
@@ -50,7 +50,9 @@ pub enum ManifestError {
     #[error("not valid YAML: {0}")]
     Yaml(String),
     /// A kind that is not ours.
-    #[error("{kind} {api_version} is not served here: use kind Proxy or Provider with apiVersion {API_VERSION}, or kind Secret with apiVersion v1")]
+    #[error(
+        "{kind} {api_version} is not served here: use kind Proxy or Provider with apiVersion {API_VERSION}, or kind Secret with apiVersion v1"
+    )]
     Kind {
         /// As written.
         kind: String,
@@ -100,7 +102,10 @@ fn parse_document(document: Value) -> Result<Manifest, ManifestError> {
             Ok(Manifest::Provider(Box::new(provider)))
         }
         ("Secret", "v1") => parse_secret(document).map(Manifest::Secret),
-        _ => Err(ManifestError::Kind { kind: if kind.is_empty() { "a document without kind".into() } else { kind }, api_version }),
+        _ => Err(ManifestError::Kind {
+            kind: if kind.is_empty() { "a document without kind".into() } else { kind },
+            api_version,
+        }),
     }
 }
 
@@ -112,7 +117,12 @@ fn schema_of(crd: &Value) -> Value {
 }
 
 /// Checks a document against the CRD's schema as strictly as kubectl's server-side validation: unknown fields are errors.
-fn checked<T: DeserializeOwned>(kind: &'static str, schema: &Value, document: Value, name_rule: fn(&str) -> bool) -> Result<T, ManifestError> {
+fn checked<T: DeserializeOwned>(
+    kind: &'static str,
+    schema: &Value,
+    document: Value,
+    name_rule: fn(&str) -> bool,
+) -> Result<T, ManifestError> {
     let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let refuse = |errors| Err(ManifestError::Invalid { kind, name: name.clone(), errors });
     if !name_rule(&name) {
@@ -152,7 +162,10 @@ fn unknown_fields(schema: &Value, value: &Value, pointer: &str, errors: &mut Vec
                     None => {
                         let mut valid: Vec<_> = known.into_iter().flatten().map(|(k, _)| k.as_str()).collect();
                         valid.sort_unstable();
-                        errors.push(FieldError { pointer: below, message: format!("unknown field; known here: {}", valid.join(", ")) });
+                        errors.push(FieldError {
+                            pointer: below,
+                            message: format!("unknown field; known here: {}", valid.join(", ")),
+                        });
                     }
                 }
             }
@@ -173,7 +186,10 @@ fn proxy_rules(proxy: &Proxy) -> Result<(), ManifestError> {
     let mut errors = Vec::new();
     let auth = &proxy.spec.auth;
     if (auth.mode == super::proxy::AuthMode::Secret) != auth.secret_ref.is_some() {
-        errors.push(FieldError { pointer: "/spec/auth".into(), message: "secretRef goes with mode: secret, and only with it".into() });
+        errors.push(FieldError {
+            pointer: "/spec/auth".into(),
+            message: "secretRef goes with mode: secret, and only with it".into(),
+        });
     }
     bounded(&Value::Object(proxy.spec.parameters.clone()), "/spec/parameters", &mut errors);
     finish("Proxy", &proxy.metadata, errors)
@@ -196,7 +212,12 @@ fn provider_rules(provider: &Provider) -> Result<(), ManifestError> {
             source(format!("{at}/ssh/knownHosts"), &ssh.known_hosts);
         }
         if let Some(auth) = connection.http.as_ref().and_then(|http| http.auth.as_ref()) {
-            for (kind, of) in [("bearer", auth.bearer.as_ref()), ("basic/password", auth.basic.as_ref().map(|b| &b.password)), ("header/value", auth.header.as_ref().map(|h| &h.value)), ("googleServiceAccount", auth.google_service_account.as_ref().map(|g| &g.key))] {
+            for (kind, of) in [
+                ("bearer", auth.bearer.as_ref()),
+                ("basic/password", auth.basic.as_ref().map(|b| &b.password)),
+                ("header/value", auth.header.as_ref().map(|h| &h.value)),
+                ("googleServiceAccount", auth.google_service_account.as_ref().map(|g| &g.key)),
+            ] {
                 if let Some(of) = of {
                     source(format!("{at}/http/auth/{kind}"), of);
                 }
@@ -212,7 +233,14 @@ fn provider_rules(provider: &Provider) -> Result<(), ManifestError> {
             errors.push(FieldError { pointer: at.clone(), message: "a connection is either ssh or http".into() });
         }
         if let Some(auth) = connection.http.as_ref().and_then(|http| http.auth.as_ref()) {
-            let given = [auth.bearer.is_some(), auth.basic.is_some(), auth.header.is_some(), auth.service_account.is_some(), auth.google_service_account.is_some(), auth.google_metadata.is_some()];
+            let given = [
+                auth.bearer.is_some(),
+                auth.basic.is_some(),
+                auth.header.is_some(),
+                auth.service_account.is_some(),
+                auth.google_service_account.is_some(),
+                auth.google_metadata.is_some(),
+            ];
             if given.iter().filter(|g| **g).count() != 1 {
                 errors.push(FieldError { pointer: format!("{at}/http/auth"), message: "auth holds exactly one of bearer, basic, header, serviceAccount, googleServiceAccount and googleMetadata".into() });
             }
@@ -223,14 +251,24 @@ fn provider_rules(provider: &Provider) -> Result<(), ManifestError> {
 }
 
 fn finish(kind: &'static str, metadata: &ObjectMeta, errors: Vec<FieldError>) -> Result<(), ManifestError> {
-    if errors.is_empty() { Ok(()) } else { Err(ManifestError::Invalid { kind, name: metadata.name.clone().unwrap_or_default(), errors }) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(ManifestError::Invalid { kind, name: metadata.name.clone().unwrap_or_default(), errors })
+    }
 }
 
 fn bounded(value: &Value, pointer: &str, errors: &mut Vec<FieldError>) {
     if depth(value) > FREE_OBJECT_DEPTH {
-        errors.push(FieldError { pointer: pointer.into(), message: format!("nested deeper than {FREE_OBJECT_DEPTH} levels") });
+        errors.push(FieldError {
+            pointer: pointer.into(),
+            message: format!("nested deeper than {FREE_OBJECT_DEPTH} levels"),
+        });
     } else if value.to_string().len() > FREE_OBJECT_BYTES {
-        errors.push(FieldError { pointer: pointer.into(), message: format!("larger than {FREE_OBJECT_BYTES} bytes as JSON") });
+        errors.push(FieldError {
+            pointer: pointer.into(),
+            message: format!("larger than {FREE_OBJECT_BYTES} bytes as JSON"),
+        });
     }
 }
 
@@ -262,13 +300,21 @@ struct RawSecret {
 
 fn parse_secret(document: Value) -> Result<SecretManifest, ManifestError> {
     let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let refuse = |pointer: String, message: String| ManifestError::Invalid { kind: "Secret", name: name.clone(), errors: vec![FieldError { pointer, message }] };
+    let refuse = |pointer: String, message: String| ManifestError::Invalid {
+        kind: "Secret",
+        name: name.clone(),
+        errors: vec![FieldError { pointer, message }],
+    };
     if !is_subdomain(&name) {
-        return Err(refuse("/metadata/name".into(), "a name of lower-case letters, digits, '-' and '.' is needed".into()));
+        return Err(refuse(
+            "/metadata/name".into(),
+            "a name of lower-case letters, digits, '-' and '.' is needed".into(),
+        ));
     }
     // serde's text of a wrong type would repeat the value.
-    let raw: RawSecret = serde_json::from_value(document)
-        .map_err(|_| refuse(String::new(), "data and stringData hold text values, beside metadata, type and immutable".into()))?;
+    let raw: RawSecret = serde_json::from_value(document).map_err(|_| {
+        refuse(String::new(), "data and stringData hold text values, beside metadata, type and immutable".into())
+    })?;
     let mut data = BTreeMap::new();
     for (key, value) in raw.data {
         let bytes = base64::engine::general_purpose::STANDARD
@@ -288,7 +334,9 @@ mod tests {
 
     #[test]
     fn a_file_of_several_documents_is_read_with_defaults() {
-        let text = format!("{PROVIDER}---\n---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a, namespace: crawl}}\nspec: {{provider: demo}}\n");
+        let text = format!(
+            "{PROVIDER}---\n---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a, namespace: crawl}}\nspec: {{provider: demo}}\n"
+        );
         let all = parse(&text).unwrap();
         assert_eq!(all.len(), 2);
         let Manifest::Proxy(proxy) = &all[1] else { panic!("{all:?}") };
@@ -297,7 +345,9 @@ mod tests {
 
     #[test]
     fn bad_manifests_name_the_object_and_the_field() {
-        let proxy = |spec: &str| format!("apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a}}\nspec: {spec}\n");
+        let proxy = |spec: &str| {
+            format!("apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a}}\nspec: {spec}\n")
+        };
         for (text, expected) in [
             (proxy("{provider: demo, prot: http}"), "/spec/prot: unknown field"),
             (proxy("{provider: demo, port: 0}"), "/spec/port"),
@@ -308,7 +358,10 @@ mod tests {
             (proxy("{provider: [}"), "not valid YAML"),
             (PROVIDER.replace("demo", "De.mo"), "/metadata/name"),
             (PROVIDER.replace("v1alpha1", "v9"), "is not served here"),
-            (PROVIDER.replace("plugin: {name: sandbox}", "plugin: {name: s}, connections: {c: {}}"), "either ssh or http"),
+            (
+                PROVIDER.replace("plugin: {name: sandbox}", "plugin: {name: s}, connections: {c: {}}"),
+                "either ssh or http",
+            ),
             ("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {k: '%%'}\n".into(), "not base64"),
         ] {
             let error = parse(&text).unwrap_err().to_string();
@@ -318,7 +371,9 @@ mod tests {
 
     #[test]
     fn a_secret_with_a_wrong_value_does_not_show_it() {
-        let error = parse("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: [hunter2]}\n").unwrap_err().to_string();
+        let error = parse("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: [hunter2]}\n")
+            .unwrap_err()
+            .to_string();
         assert!(!error.contains("hunter2"), "{error}");
     }
 
@@ -327,7 +382,9 @@ mod tests {
         let deep = format!("{}1{}", "{a: ".repeat(40), "}".repeat(40));
         let large = format!("{{a: {:?}}}", "x".repeat(70_000));
         for (parameters, expected) in [(deep, "nested deeper"), (large, "larger than")] {
-            let text = format!("apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a}}\nspec: {{provider: p, parameters: {parameters}}}\n");
+            let text = format!(
+                "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a}}\nspec: {{provider: p, parameters: {parameters}}}\n"
+            );
             let error = parse(&text).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }

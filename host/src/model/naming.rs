@@ -66,8 +66,14 @@ mod tests {
     #[test]
     fn names_follow_dns_1123() {
         for (name, label, subdomain) in [
-            ("kvm-home", true, true), ("2", true, true), ("a.b", false, true), ("", false, false), ("-a", false, false),
-            ("A", false, false), ("a_b", false, false), ("a..b", false, false),
+            ("kvm-home", true, true),
+            ("2", true, true),
+            ("a.b", false, true),
+            ("", false, false),
+            ("-a", false, false),
+            ("A", false, false),
+            ("a_b", false, false),
+            ("a..b", false, false),
         ] {
             assert_eq!((is_label(name), is_subdomain(name)), (label, subdomain), "{name:?}");
         }

@@ -31,7 +31,12 @@ use super::span::Span;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(name = "Provider-ID", type_ = "string", priority = 1, json_path = ".status.instance.providerID"),
     printcolumn(name = "Image", type_ = "string", priority = 1, json_path = ".spec.image"),
-    printcolumn(name = "Up-To-Date", type_ = "string", priority = 1, json_path = r#".status.conditions[?(@.type=="UpToDate")].status"#),
+    printcolumn(
+        name = "Up-To-Date",
+        type_ = "string",
+        priority = 1,
+        json_path = r#".status.conditions[?(@.type=="UpToDate")].status"#
+    ),
     printcolumn(name = "Paused", type_ = "boolean", priority = 1, json_path = ".spec.paused")
 )]
 #[serde(rename_all = "camelCase")]
@@ -168,7 +173,12 @@ pub struct HealthCheck {
 
 impl Default for HealthCheck {
     fn default() -> Self {
-        Self { mode: ProbeMode::Proxy, interval: default_interval(), fail_after: default_fail_after(), pass_after: default_pass_after() }
+        Self {
+            mode: ProbeMode::Proxy,
+            interval: default_interval(),
+            fail_after: default_fail_after(),
+            pass_after: default_pass_after(),
+        }
     }
 }
 
@@ -258,7 +268,11 @@ pub struct Endpoint {
 impl Endpoint {
     /// `host:port`, with brackets around an IPv6 address.
     pub fn authority(&self) -> String {
-        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 }
 

@@ -104,7 +104,9 @@ mod tests {
 
     #[test]
     fn spans_are_read_and_written_back() {
-        for (text, secs, written) in [("30s", 30, "30s"), ("90m", 5400, "1h30m"), ("1h30m", 5400, "1h30m"), ("0s", 0, "0s")] {
+        for (text, secs, written) in
+            [("30s", 30, "30s"), ("90m", 5400, "1h30m"), ("1h30m", 5400, "1h30m"), ("0s", 0, "0s")]
+        {
             let span: Span = text.parse().unwrap();
             assert_eq!(span.duration().as_secs(), secs);
             assert_eq!(span.to_string(), written);

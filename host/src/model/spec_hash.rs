@@ -23,7 +23,14 @@ pub fn shaping_fields(spec: &ProxySpec) -> Map<String, Value> {
     put("parameters", sorted(&Value::Object(spec.parameters.clone())));
     put("protocol", json!(spec.protocol.as_str()));
     put("port", json!(spec.port));
-    put("auth", json!(match spec.auth.mode { AuthMode::Generated => "generated", AuthMode::Secret => "secret", AuthMode::None => "none" }));
+    put(
+        "auth",
+        json!(match spec.auth.mode {
+            AuthMode::Generated => "generated",
+            AuthMode::Secret => "secret",
+            AuthMode::None => "none",
+        }),
+    );
     if !spec.rebuild_token.is_empty() {
         put("rebuildToken", json!(spec.rebuild_token));
     }
@@ -79,7 +86,8 @@ mod tests {
             |s| s.max_age = Some(Span::secs(60)),
             |s| s.drain_timeout = Span::secs(1),
             |s| s.health_check.fail_after = 9,
-        ] as [fn(&mut ProxySpec); 5] {
+        ] as [fn(&mut ProxySpec); 5]
+        {
             assert_eq!(hash(edit), same);
         }
         for edit in [
@@ -88,7 +96,8 @@ mod tests {
             |s| s.rebuild_token = "now".into(),
             |s| s.auth.mode = AuthMode::None,
             |s| s.parameters = Map::from_iter([("a".into(), json!(1))]),
-        ] as [fn(&mut ProxySpec); 5] {
+        ] as [fn(&mut ProxySpec); 5]
+        {
             assert_ne!(hash(edit), same);
         }
     }

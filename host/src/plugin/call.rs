@@ -79,7 +79,8 @@ pub(super) struct Answer<T> {
 }
 
 /// One call of an export.
-pub(super) type Export<T> = Box<dyn for<'a> FnOnce(&'a mut Store<CallState>, &'a Plugin) -> BoxFuture<'a, wasmtime::Result<T>> + Send>;
+pub(super) type Export<T> =
+    Box<dyn for<'a> FnOnce(&'a mut Store<CallState>, &'a Plugin) -> BoxFuture<'a, wasmtime::Result<T>> + Send>;
 
 /// Runs one export. The deadline counts from here: waiting for permits is included.
 ///
@@ -132,7 +133,10 @@ pub(super) async fn call<T: Send + 'static>(
         Ok(Err(_elapsed)) => {
             let waiting = progress.in_host_call.load(Ordering::SeqCst);
             let what = if waiting { "the backend did not answer" } else { "it was still computing" };
-            let mut error = failed(format!("{what} after {} s, the limit of one call (limits.callTimeout)", timeout.as_secs_f32()), waiting);
+            let mut error = failed(
+                format!("{what} after {} s, the limit of one call (limits.callTimeout)", timeout.as_secs_f32()),
+                waiting,
+            );
             if waiting && error.kind == ErrorKind::Transient {
                 error = error.with_reason("CallTimedOut");
             }

@@ -26,13 +26,17 @@ pub enum ContractError {
     #[error("the file is broken or cut off ({0}); upload it again, or build it again")]
     Malformed(String),
     /// A core module that was not built with the contract.
-    #[error("it is a core module without the contract's type information; build it against package {PACKAGE}@{VERSION}, for example with the SDK")]
+    #[error(
+        "it is a core module without the contract's type information; build it against package {PACKAGE}@{VERSION}, for example with the SDK"
+    )]
     CoreWithoutContract,
     /// A component that does not export the contract.
     #[error("it is a component that does not export {PACKAGE}/provider; build it against package {PACKAGE}@{VERSION}")]
     NoProvider,
     /// Another version of the contract.
-    #[error("it was built against {PACKAGE}@{guest}, and this operator serves {PACKAGE}@{VERSION}; build it against 0.1, or upgrade the operator")]
+    #[error(
+        "it was built against {PACKAGE}@{guest}, and this operator serves {PACKAGE}@{VERSION}; build it against 0.1, or upgrade the operator"
+    )]
     Version {
         /// The file's version.
         guest: String,
@@ -64,7 +68,8 @@ pub struct Checked<'a> {
 /// Says what the file is and what to do.
 pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
     if !bytes.starts_with(b"\0asm") {
-        let head: String = String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).chars().filter(|c| !c.is_control()).collect();
+        let head: String =
+            String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).chars().filter(|c| !c.is_control()).collect();
         return Err(ContractError::NotWasm(head));
     }
     let component = match encoding(bytes)? {
@@ -127,12 +132,16 @@ fn names(component: &[u8]) -> Result<Names, ContractError> {
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
-                    names.imports.insert(import.map_err(|e| ContractError::Malformed(e.to_string()))?.name.name.to_owned());
+                    names
+                        .imports
+                        .insert(import.map_err(|e| ContractError::Malformed(e.to_string()))?.name.name.to_owned());
                 }
             }
             Payload::ComponentExportSection(section) if depth == 0 => {
                 for export in section {
-                    names.exports.insert(export.map_err(|e| ContractError::Malformed(e.to_string()))?.name.name.to_owned());
+                    names
+                        .exports
+                        .insert(export.map_err(|e| ContractError::Malformed(e.to_string()))?.name.name.to_owned());
                 }
             }
             _ => {}
@@ -146,7 +155,8 @@ fn gate(names: &Names) -> Result<String, ContractError> {
         let (interface, version) = name.strip_prefix(PACKAGE)?.strip_prefix('/')?.split_once('@')?;
         Some((interface.to_owned(), version.to_owned()))
     };
-    let (_, contract) = names.exports.iter().filter_map(ours).find(|(i, _)| i == "provider").ok_or(ContractError::NoProvider)?;
+    let (_, contract) =
+        names.exports.iter().filter_map(ours).find(|(i, _)| i == "provider").ok_or(ContractError::NoProvider)?;
     // All versions before all names: with another version, an unknown name is a consequence.
     for (_, version) in names.exports.iter().chain(&names.imports).filter_map(ours) {
         if !same_track(&version) {
@@ -179,10 +189,16 @@ mod tests {
     fn the_gate_knows_versions_and_imports() {
         let provider = "crawl:provider/provider@0.1.0";
         assert_eq!(gate(&mk_names(&["crawl:provider/http@0.1.0"], &[provider])).unwrap(), "0.1.0");
-        assert_eq!(gate(&mk_names(&["crawl:provider/types@0.1.7"], &["crawl:provider/provider@0.1.7"])).unwrap(), "0.1.7");
+        assert_eq!(
+            gate(&mk_names(&["crawl:provider/types@0.1.7"], &["crawl:provider/provider@0.1.7"])).unwrap(),
+            "0.1.7"
+        );
         for (names, expected) in [
             (mk_names(&[], &["other:thing/x@1.0.0"]), "does not export crawl:provider/provider"),
-            (mk_names(&[], &["crawl:provider/provider@0.2.0"]), "built against crawl:provider@0.2.0, and this operator serves crawl:provider@0.1.0"),
+            (
+                mk_names(&[], &["crawl:provider/provider@0.2.0"]),
+                "built against crawl:provider@0.2.0, and this operator serves crawl:provider@0.1.0",
+            ),
             (mk_names(&[], &["crawl:provider/provider@0.1.0-rc1"]), "0.1.0-rc1"),
             (mk_names(&["crawl:provider/teleport@0.1.0"], &[provider]), "imports crawl:provider/teleport@0.1.0"),
             (mk_names(&["wasi:sockets/tcp@0.2.0"], &[provider]), "imports wasi:sockets/tcp@0.2.0"),

@@ -8,7 +8,9 @@ use super::bindings::crawl::provider::types as wit;
 use super::call::CallState;
 use super::limits::CONTINUATION_BYTES;
 use crate::model::error::{CallError, ErrorKind, FieldError};
-use crate::model::instance::{Address, ConnectionNeed, Deletion, Description, Finding, Identity, Instance, Owner, Presence, Request, State};
+use crate::model::instance::{
+    Address, ConnectionNeed, Deletion, Description, Finding, Identity, Instance, Owner, Presence, Request, State,
+};
 
 /// Longest id, placement and reason.
 const ID_BYTES: usize = 1024;
@@ -29,7 +31,12 @@ pub(super) fn identity(identity: &Identity) -> wit::Identity {
 }
 
 fn owner(owner: &Owner) -> wit::Owner {
-    wit::Owner { installation: owner.installation.clone(), proxy_uid: owner.proxy_uid.clone(), namespace: owner.namespace.clone(), name: owner.name.clone() }
+    wit::Owner {
+        installation: owner.installation.clone(),
+        proxy_uid: owner.proxy_uid.clone(),
+        namespace: owner.namespace.clone(),
+        name: owner.name.clone(),
+    }
 }
 
 pub(super) fn request(request: &Request) -> wit::Request {
@@ -57,7 +64,10 @@ pub(super) struct Returned<'a>(pub &'a CallState);
 
 impl Returned<'_> {
     fn bad(&self, message: String) -> CallError {
-        CallError::new(ErrorKind::Internal, format!("plugin {}, {}: bad answer: {message}", self.0.plugin, self.0.function))
+        CallError::new(
+            ErrorKind::Internal,
+            format!("plugin {}, {}: bad answer: {message}", self.0.plugin, self.0.function),
+        )
     }
 
     fn text(&self, text: &str) -> String {
@@ -73,9 +83,13 @@ impl Returned<'_> {
 
     fn continuation(&self, note: Option<String>) -> Result<Option<String>, CallError> {
         match note {
-            Some(note) if note.len() > CONTINUATION_BYTES => Err(self.bad(format!("the continuation is over {CONTINUATION_BYTES} bytes"))),
+            Some(note) if note.len() > CONTINUATION_BYTES => {
+                Err(self.bad(format!("the continuation is over {CONTINUATION_BYTES} bytes")))
+            }
             // A note that was scrubbed is another note; losing it costs a look-up.
-            Some(note) if crate::model::secret::scrub(&note, &self.0.secrets) != note => Err(self.bad("the continuation holds a secret".into())),
+            Some(note) if crate::model::secret::scrub(&note, &self.0.secrets) != note => {
+                Err(self.bad("the continuation holds a secret".into()))
+            }
             note => Ok(note),
         }
     }
@@ -109,7 +123,11 @@ impl Returned<'_> {
     }
 
     pub fn fields(&self, fields: Vec<wit::FieldError>) -> Vec<FieldError> {
-        fields.into_iter().take(64).map(|f| FieldError { pointer: self.text(&f.pointer), message: self.text(&f.message) }).collect()
+        fields
+            .into_iter()
+            .take(64)
+            .map(|f| FieldError { pointer: self.text(&f.pointer), message: self.text(&f.message) })
+            .collect()
     }
 
     pub fn instance(&self, instance: wit::Instance) -> Result<Instance, CallError> {
@@ -129,10 +147,17 @@ impl Returned<'_> {
                 .addresses
                 .into_iter()
                 .take(16)
-                .map(|a| Ok(Address { host: self.id("an address", a.host)?, external: a.reach == wit::Reach::External }))
+                .map(|a| {
+                    Ok(Address { host: self.id("an address", a.host)?, external: a.reach == wit::Reach::External })
+                })
                 .collect::<Result<_, CallError>>()?,
             port: instance.port,
-            owner: instance.owner.map(|o| Owner { installation: o.installation, proxy_uid: o.proxy_uid, namespace: o.namespace, name: o.name }),
+            owner: instance.owner.map(|o| Owner {
+                installation: o.installation,
+                proxy_uid: o.proxy_uid,
+                namespace: o.namespace,
+                name: o.name,
+            }),
             incarnation: instance.incarnation,
             message: instance.message.map(|m| self.text(&m)),
             login_secret: instance.login_secret.map(|s| self.id("login-secret", s)).transpose()?,
@@ -197,5 +222,7 @@ impl Returned<'_> {
 
 /// Whether text can be a condition's reason.
 fn is_reason(text: &str) -> bool {
-    (1..=128).contains(&text.len()) && text.starts_with(|c: char| c.is_ascii_uppercase()) && text.chars().all(|c| c.is_ascii_alphanumeric())
+    (1..=128).contains(&text.len())
+        && text.starts_with(|c: char| c.is_ascii_uppercase())
+        && text.chars().all(|c| c.is_ascii_alphanumeric())
 }

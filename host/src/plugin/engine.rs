@@ -88,7 +88,9 @@ impl Runtime {
         if let Some(code) = path.as_deref().and_then(|path| self.map(path)) {
             return Ok((code, Origin::Cache));
         }
-        let code = Engine::new(&config()).and_then(|engine| engine.precompile_component(component)).map_err(|e| CodeError::Compile(format!("{e:#}")))?;
+        let code = Engine::new(&config())
+            .and_then(|engine| engine.precompile_component(component))
+            .map_err(|e| CodeError::Compile(format!("{e:#}")))?;
         if let Some(path) = &path {
             match keep(path, &code) {
                 Ok(()) => {
@@ -96,7 +98,9 @@ impl Runtime {
                         return Ok((component, Origin::Compiled));
                     }
                 }
-                Err(e) => tracing::warn!(path = %path.display(), error = %e, "compiled code cannot be kept; it is compiled again at the next start"),
+                Err(e) => {
+                    tracing::warn!(path = %path.display(), error = %e, "compiled code cannot be kept; it is compiled again at the next start")
+                }
             }
         }
         // SAFETY: `code` was made by this process's own compiler a few lines above.
@@ -156,7 +160,9 @@ fn keep(path: &Path, code: &[u8]) -> io::Result<()> {
     }
     let replace = |to: &Path, bytes: &[u8]| {
         let temporary = to.with_extension(format!("tmp-{}", uuid::Uuid::new_v4().simple()));
-        let written = fs::File::create_new(&temporary).and_then(|mut file| file.write_all(bytes)).and_then(|()| fs::rename(&temporary, to));
+        let written = fs::File::create_new(&temporary)
+            .and_then(|mut file| file.write_all(bytes))
+            .and_then(|()| fs::rename(&temporary, to));
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
         }
@@ -180,7 +186,8 @@ mod tests {
     fn kept_code_is_mapped_again_and_damage_is_a_miss() {
         let dir = tempfile::tempdir().unwrap();
         let component = b"\0asm\x0d\0\x01\0";
-        let code = |digest: &str| Runtime::new(Some(dir.path().join("code"))).unwrap().code(digest, component).unwrap().1;
+        let code =
+            |digest: &str| Runtime::new(Some(dir.path().join("code"))).unwrap().code(digest, component).unwrap().1;
         assert_eq!(code("d1"), Origin::Compiled);
         assert_eq!(code("d1"), Origin::Cache);
         assert_eq!(code("d2"), Origin::Compiled);

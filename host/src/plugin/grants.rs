@@ -75,7 +75,9 @@ impl Grants {
         let mut connections = BTreeMap::new();
         for (name, connection) in &spec.connections {
             let granted = match &connection.http {
-                Some(http) => Granted::Http(Box::new(Origin::new(http).map_err(|message| ConnectionError { name: name.clone(), message })?)),
+                Some(http) => Granted::Http(Box::new(
+                    Origin::new(http).map_err(|message| ConnectionError { name: name.clone(), message })?,
+                )),
                 None => Granted::Ssh,
             };
             connections.insert(name.clone(), granted);

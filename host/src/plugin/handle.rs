@@ -57,7 +57,15 @@ macro_rules! export {
 
 impl Handle {
     /// Binds a plugin to the Provider `name`.
-    pub fn new(plugin: Arc<Loaded>, name: &str, grants: Arc<Grants>, config: &Map<String, Value>, limits: &Limits, installation: &str, shared: &Shared) -> Self {
+    pub fn new(
+        plugin: Arc<Loaded>,
+        name: &str,
+        grants: Arc<Grants>,
+        config: &Map<String, Value>,
+        limits: &Limits,
+        installation: &str,
+        shared: &Shared,
+    ) -> Self {
         let context = Context {
             grants,
             clock: shared.clock.clone(),
@@ -66,7 +74,12 @@ impl Handle {
             timeout: limits.call_timeout.duration(),
             permits: [Arc::new(Semaphore::new(limits.concurrent_calls as usize)), shared.calls.clone()],
         };
-        Self { plugin, config: Value::Object(config.clone()).to_string(), installation: installation.to_owned(), context }
+        Self {
+            plugin,
+            config: Value::Object(config.clone()).to_string(),
+            installation: installation.to_owned(),
+            context,
+        }
     }
 
     /// The plugin.
@@ -84,18 +97,30 @@ impl Handle {
     /// # Errors
     /// `config-missing` when it is not granted, missing or malformed.
     pub async fn granted_login(&self, name: &str) -> Result<crate::model::login::Login, CallError> {
-        let missing = |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
+        let missing =
+            |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
         let value = match self.context.grants.secret(name).await {
-            None => return Err(missing(format!("the Provider grants no secret {name:?}: add it under spec.secrets"), "SecretMissing")),
+            None => {
+                return Err(missing(
+                    format!("the Provider grants no secret {name:?}: add it under spec.secrets"),
+                    "SecretMissing",
+                ));
+            }
             Some(Err(e)) => return Err(missing(e.to_string(), e.reason())),
             Some(Ok(value)) => value,
         };
         let pair = value.expose_line().and_then(|text| text.split_once(':')).map(|(u, p)| (u.to_owned(), p.to_owned()));
-        let (username, password) = pair.ok_or_else(|| missing(format!("the secret {name:?} must hold user:password"), "SecretMalformed"))?;
+        let (username, password) =
+            pair.ok_or_else(|| missing(format!("the secret {name:?} must hold user:password"), "SecretMalformed"))?;
         Ok(crate::model::login::Login { username, password: password.into() })
     }
 
-    async fn run<T: Send + 'static>(&self, function: &'static str, secrets: Vec<SecretBytes>, export: Export<T>) -> Result<Answer<T>, CallError> {
+    async fn run<T: Send + 'static>(
+        &self,
+        function: &'static str,
+        secrets: Vec<SecretBytes>,
+        export: Export<T>,
+    ) -> Result<Answer<T>, CallError> {
         call(&self.plugin.pre, self.context.clone(), function, secrets, export).await
     }
 
@@ -105,7 +130,9 @@ impl Handle {
     /// The outer one when the call failed, the inner one when the answer is no.
     pub async fn validate(&self, request: Option<&Request>) -> Result<Result<(), Vec<FieldError>>, CallError> {
         let (config, request) = (self.config.clone(), request.map(convert::request));
-        let answer = self.run("validate", vec![], export!(|guest, store| guest.call_validate(store, &config, request.as_ref()))).await?;
+        let answer = self
+            .run("validate", vec![], export!(|guest, store| guest.call_validate(store, &config, request.as_ref())))
+            .await?;
         Ok(answer.value.map_err(|invalid| Returned(&answer.state).fields(invalid.errors)))
     }
 
@@ -115,7 +142,9 @@ impl Handle {
     /// By kind.
     pub async fn place(&self, request: &Request, avoid: &[String]) -> Result<String, CallError> {
         let (config, request, avoid) = (self.config.clone(), convert::request(request), avoid.to_vec());
-        let answer = self.run("place", vec![], export!(|guest, store| guest.call_place(store, &config, &request, &avoid))).await?;
+        let answer = self
+            .run("place", vec![], export!(|guest, store| guest.call_place(store, &config, &request, &avoid)))
+            .await?;
         let returned = Returned(&answer.state);
         answer.value.map_err(|e| returned.error(e)).and_then(|placement| returned.placement(placement))
     }
@@ -128,7 +157,8 @@ impl Handle {
         let asked = request.identity.placement.clone();
         let secrets = request.login.iter().map(|login| login.password.clone()).collect();
         let (config, request) = (self.config.clone(), convert::request(request));
-        let answer = self.run("create", secrets, export!(|guest, store| guest.call_create(store, &config, &request))).await?;
+        let answer =
+            self.run("create", secrets, export!(|guest, store| guest.call_create(store, &config, &request))).await?;
         let returned = Returned(&answer.state);
         let instance = returned.instance(answer.value.map_err(|e| returned.error(e))?)?;
         self.at(&asked, "create", instance)
@@ -155,7 +185,8 @@ impl Handle {
     /// By kind.
     pub async fn delete(&self, identity: &Identity) -> Result<Deletion, CallError> {
         let (config, identity) = (self.config.clone(), convert::identity(identity));
-        let answer = self.run("delete", vec![], export!(|guest, store| guest.call_delete(store, &config, &identity))).await?;
+        let answer =
+            self.run("delete", vec![], export!(|guest, store| guest.call_delete(store, &config, &identity))).await?;
         let returned = Returned(&answer.state);
         returned.deletion(answer.value.map_err(|e| returned.error(e))?)
     }
@@ -169,10 +200,21 @@ impl Handle {
         let mut token: Option<String> = None;
         loop {
             let (config, installation, page) = (self.config.clone(), self.installation.clone(), token.clone());
-            let answer = self.run("list-instances", vec![], export!(|guest, store| guest.call_list_instances(store, &config, &installation, page.as_deref()))).await?;
+            let answer = self
+                .run(
+                    "list-instances",
+                    vec![],
+                    export!(|guest, store| guest.call_list_instances(store, &config, &installation, page.as_deref())),
+                )
+                .await?;
             let returned = Returned(&answer.state);
             let page = answer.value.map_err(|e| returned.error(e))?;
-            let bad = |what: &str| Err(CallError::new(ErrorKind::Internal, format!("plugin {}, list-instances: {what}", self.context.plugin)));
+            let bad = |what: &str| {
+                Err(CallError::new(
+                    ErrorKind::Internal,
+                    format!("plugin {}, list-instances: {what}", self.context.plugin),
+                ))
+            };
             if all.len() + page.instances.len() > LIST_INSTANCES {
                 return bad(&format!("over {LIST_INSTANCES} instances"));
             }
@@ -203,6 +245,12 @@ impl Handle {
         if instance.placement == asked {
             return Ok(instance);
         }
-        Err(CallError::new(ErrorKind::Internal, format!("plugin {}, {function}: bad answer: asked about {asked:?}, answered about {:?}", self.context.plugin, instance.placement)))
+        Err(CallError::new(
+            ErrorKind::Internal,
+            format!(
+                "plugin {}, {function}: bad answer: asked about {asked:?}, answered about {:?}",
+                self.context.plugin, instance.placement
+            ),
+        ))
     }
 }

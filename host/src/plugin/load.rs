@@ -113,7 +113,8 @@ impl Loader {
         let this = self.clone();
         let size = bytes.len();
         let prepared = tokio::task::spawn_blocking(move || this.prepare(&bytes)).await;
-        let (pre, digest, contract, origin) = prepared.map_err(|e| CodeError::Compile(format!("the compiler panicked: {e}")))??;
+        let (pre, digest, contract, origin) =
+            prepared.map_err(|e| CodeError::Compile(format!("the compiler panicked: {e}")))??;
         let context = Context {
             grants: self.nothing.clone(),
             clock: self.clock.clone(),
@@ -122,9 +123,17 @@ impl Loader {
             timeout: DESCRIBE_TIMEOUT,
             permits: self.permits.clone(),
         };
-        let answer = call(&pre, context, "describe", vec![], Box::new(|store, plugin| Box::pin(async move { plugin.crawl_provider_provider().call_describe(store).await })))
-            .await
-            .map_err(LoadError::Describe)?;
+        let answer = call(
+            &pre,
+            context,
+            "describe",
+            vec![],
+            Box::new(|store, plugin| {
+                Box::pin(async move { plugin.crawl_provider_provider().call_describe(store).await })
+            }),
+        )
+        .await
+        .map_err(LoadError::Describe)?;
         let description = Returned(&answer.state).description(answer.value).map_err(LoadError::Describe)?;
         if description.name != name {
             return Err(LoadError::OtherName { described: description.name });
@@ -136,7 +145,11 @@ impl Loader {
         let digest = hex(&Sha256::digest(bytes));
         let checked = contract::check(bytes)?;
         let (component, origin) = self.runtime.code(&digest, &checked.component)?;
-        let pre = self.linker.instantiate_pre(&component).and_then(PluginPre::new).map_err(|e| LoadError::Link(format!("{e:#}")))?;
+        let pre = self
+            .linker
+            .instantiate_pre(&component)
+            .and_then(PluginPre::new)
+            .map_err(|e| LoadError::Link(format!("{e:#}")))?;
         Ok((pre, format!("sha256:{digest}"), checked.contract, origin))
     }
 }

@@ -46,7 +46,8 @@ impl Registry {
 
     /// Names of all plugins that serve.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<_> = self.lock().iter().filter(|(_, e)| e.current.is_some()).map(|(n, _)| n.clone()).collect();
+        let mut names: Vec<_> =
+            self.lock().iter().filter(|(_, e)| e.current.is_some()).map(|(n, _)| n.clone()).collect();
         names.sort_unstable();
         names
     }

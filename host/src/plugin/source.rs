@@ -98,7 +98,9 @@ fn list(dir: &Path) -> io::Result<HashMap<String, (PathBuf, Stamp)>> {
     let mut found = HashMap::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
-        let Some(name) = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".wasm")) else { continue };
+        let Some(name) = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_suffix(".wasm")) else {
+            continue;
+        };
         // Through links: a mounted ConfigMap is a folder of them.
         let Ok(meta) = fs::metadata(&path) else { continue };
         if meta.is_file() {

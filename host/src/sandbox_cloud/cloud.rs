@@ -114,18 +114,8 @@ impl Cloud {
         let capacity = self.options.capacity_per_zone;
         let zone = |name: &String| {
             let instances = count_in(&records, name);
-            let message = if instances < capacity {
-                String::new()
-            } else {
-                full(name, capacity)
-            };
-            Zone {
-                name: name.clone(),
-                healthy: true,
-                message,
-                instances,
-                capacity,
-            }
+            let message = if instances < capacity { String::new() } else { full(name, capacity) };
+            Zone { name: name.clone(), healthy: true, message, instances, capacity }
         };
         self.options.zones.iter().map(zone).collect()
     }
@@ -139,11 +129,7 @@ impl Cloud {
     }
 
     /// Makes an instance, unless its owner has it already. The flag says whether it was made now.
-    pub(super) fn create(
-        self: &Arc<Self>,
-        key: Key,
-        order: Order,
-    ) -> Result<(Instance, bool), ApiError> {
+    pub(super) fn create(self: &Arc<Self>, key: Key, order: Order) -> Result<(Instance, bool), ApiError> {
         self.check_zone(&key.0)?;
         let mut records = self.records();
         let capacity = self.options.capacity_per_zone;
@@ -153,35 +139,22 @@ impl Cloud {
                 let there = &taken.get().instance;
                 if there.owner != order.owner {
                     let owner = format!("{}/{}", there.owner.namespace, there.owner.name);
-                    return Err(ApiError::Foreign {
-                        name: there.name.clone(),
-                        owner,
-                    });
+                    return Err(ApiError::Foreign { name: there.name.clone(), owner });
                 }
                 return Ok((there.clone(), false));
             }
             Entry::Vacant(vacant) => vacant,
         };
         let (zone, name) = vacant.key().clone();
-        let about = Subject {
-            zone: Some(&zone),
-            name: Some(&name),
-            owner: Some(&order.owner.name),
-        };
+        let about = Subject { zone: Some(&zone), name: Some(&name), owner: Some(&order.owner.name) };
         let mut faults = self.faults();
         if faults.strike(Kind::Quota, about).is_some() {
-            return Err(ApiError::Quota(
-                "the quota of this cloud is used up".to_owned(),
-            ));
+            return Err(ApiError::Quota("the quota of this cloud is used up".to_owned()));
         }
         if is_full {
             return Err(ApiError::Quota(full(&zone, capacity)));
         }
-        let mut plan = Plan {
-            boot: order.boot,
-            fate: Fate::Serve,
-            proxy: order.proxy,
-        };
+        let mut plan = Plan { boot: order.boot, fate: Fate::Serve, proxy: order.proxy };
         let slow = faults.strike(Kind::SlowBoot, about);
         if faults.strike(Kind::WrongProxy, about).is_some() {
             plan.proxy.behaviour = Behaviour::WrongPage;
@@ -207,17 +180,9 @@ impl Cloud {
             spec_hash: order.spec_hash,
             created_at: seconds_since_1970(),
         };
-        let first = Plan {
-            boot: slow.map_or(plan.boot, |fault| fault.boot()),
-            ..plan.clone()
-        };
+        let first = Plan { boot: slow.map_or(plan.boot, |fault| fault.boot()), ..plan.clone() };
         let life = Life::begin(self, vacant.key().clone(), first, None);
-        vacant.insert(Record {
-            instance: instance.clone(),
-            plan,
-            last_port: None,
-            life: Some(life),
-        });
+        vacant.insert(Record { instance: instance.clone(), plan, last_port: None, life: Some(life) });
         Ok((instance, true))
     }
 
@@ -227,9 +192,7 @@ impl Cloud {
 
     /// `owner.name` of an instance, if there is such an instance.
     pub(super) fn owner_name(&self, key: &Key) -> Option<String> {
-        self.records()
-            .get(key)
-            .map(|record| record.instance.owner.name.clone())
+        self.records().get(key).map(|record| record.instance.owner.name.clone())
     }
 
     /// Starts a stopped instance; one that is up already stays as it is.
@@ -238,12 +201,7 @@ impl Cloud {
             match record.instance.state {
                 State::Booting | State::Running => {}
                 State::Stopped => {
-                    record.life = Some(Life::begin(
-                        self,
-                        key.clone(),
-                        record.plan.clone(),
-                        record.last_port,
-                    ));
+                    record.life = Some(Life::begin(self, key.clone(), record.plan.clone(), record.last_port));
                     record.turn(State::Booting, "the machine is booting");
                 }
                 State::Failed | State::Deleting => return Err(record.cannot_be("started")),
@@ -273,8 +231,7 @@ impl Cloud {
             if record.instance.state != State::Deleting {
                 record.turn(State::Deleting, "the machine is being deleted");
                 let (life, id) = (record.end(), record.instance.id.clone());
-                self.tasks
-                    .spawn(Arc::clone(self).bury(key.clone(), id, life));
+                self.tasks.spawn(Arc::clone(self).bury(key.clone(), id, life));
             }
             Ok(record.instance.clone())
         })
@@ -290,10 +247,7 @@ impl Cloud {
         }
         let mut records = self.records();
         // It may have vanished meanwhile and been made anew.
-        if records
-            .get(&key)
-            .is_some_and(|record| record.instance.id == id)
-        {
+        if records.get(&key).is_some_and(|record| record.instance.id == id) {
             records.remove(&key);
         }
     }
@@ -305,11 +259,7 @@ impl Cloud {
             let mut records = self.records();
             records.retain(|(zone, name), record| {
                 let owner = Some(record.instance.owner.name.as_str());
-                let about = Subject {
-                    zone: Some(zone),
-                    name: Some(name),
-                    owner,
-                };
+                let about = Subject { zone: Some(zone), name: Some(name), owner };
                 let vanishes = faults.strike(Kind::Vanish, about).is_some();
                 if vanishes {
                     lives.extend(record.end());
@@ -324,20 +274,13 @@ impl Cloud {
     }
 
     /// Up to `limit` instances behind `after`, of one installation or of all, and whether there are more.
-    pub(super) fn list(
-        &self,
-        installation: Option<&str>,
-        limit: usize,
-        after: Option<Key>,
-    ) -> (Vec<Instance>, bool) {
+    pub(super) fn list(&self, installation: Option<&str>, limit: usize, after: Option<Key>) -> (Vec<Instance>, bool) {
         let records = self.records();
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut found = records
             .range((start, Bound::Unbounded))
             .map(|(_, record)| &record.instance)
-            .filter(|instance| {
-                installation.is_none_or(|wanted| instance.owner.installation == wanted)
-            });
+            .filter(|instance| installation.is_none_or(|wanted| instance.owner.installation == wanted));
         let page = found.by_ref().take(limit).cloned().collect();
         (page, found.next().is_some())
     }
@@ -364,18 +307,11 @@ impl Cloud {
         }
     }
 
-    fn with<T>(
-        &self,
-        key: &Key,
-        act: impl FnOnce(&mut Record) -> Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
+    fn with<T>(&self, key: &Key, act: impl FnOnce(&mut Record) -> Result<T, ApiError>) -> Result<T, ApiError> {
         self.check_zone(&key.0)?;
         match self.records().get_mut(key) {
             Some(record) => act(record),
-            None => Err(ApiError::NoSuchInstance {
-                zone: key.0.clone(),
-                name: key.1.clone(),
-            }),
+            None => Err(ApiError::NoSuchInstance { zone: key.0.clone(), name: key.1.clone() }),
         }
     }
 }
@@ -397,11 +333,7 @@ impl Record {
     }
 
     fn cannot_be(&self, wish: &'static str) -> ApiError {
-        ApiError::WrongState {
-            name: self.instance.name.clone(),
-            state: self.instance.state,
-            wish,
-        }
+        ApiError::WrongState { name: self.instance.name.clone(), state: self.instance.state, wish }
     }
 }
 
@@ -414,7 +346,5 @@ fn full(zone: &str, capacity: usize) -> String {
 }
 
 fn seconds_since_1970() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

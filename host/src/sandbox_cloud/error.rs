@@ -30,11 +30,7 @@ pub(super) enum ApiError {
     #[error("the cloud broke down over this request")]
     Internal,
     #[error("{name:?} is {state} and cannot be {wish}")]
-    WrongState {
-        name: String,
-        state: State,
-        wish: &'static str,
-    },
+    WrongState { name: String, state: State, wish: &'static str },
     #[error("{0}")]
     Invalid(String),
     #[error("the body is larger than {} KiB", super::request::MAX_BODY / 1024)]
@@ -70,14 +66,10 @@ impl IntoResponse for ApiError {
         let mut answer = (status, body).into_response();
         match self {
             Self::RateLimited(seconds) => {
-                answer
-                    .headers_mut()
-                    .insert(RETRY_AFTER, HeaderValue::from(seconds));
+                answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
             }
             Self::Unauthorized => {
-                answer
-                    .headers_mut()
-                    .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             _ => {}
         }

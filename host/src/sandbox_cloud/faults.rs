@@ -135,16 +135,9 @@ impl Faults {
     pub(super) fn new(faults: Vec<Fault>) -> Result<Self, ApiError> {
         for (index, fault) in faults.iter().enumerate() {
             let kind = fault.kind;
-            fault
-                .check()
-                .map_err(|wrong| ApiError::Invalid(format!("fault {index} ({kind}): {wrong}")))?;
+            fault.check().map_err(|wrong| ApiError::Invalid(format!("fault {index} ({kind}): {wrong}")))?;
         }
-        Ok(Self(
-            faults
-                .into_iter()
-                .map(|fault| Standing { fault, struck: 0 })
-                .collect(),
-        ))
+        Ok(Self(faults.into_iter().map(|fault| Standing { fault, struck: 0 }).collect()))
     }
 
     pub(super) fn list(&self) -> Vec<Standing> {
@@ -153,10 +146,7 @@ impl Faults {
 
     /// The first fault of `kind` that strikes, counted as struck.
     pub(super) fn strike(&mut self, kind: Kind, subject: Subject<'_>) -> Option<Fault> {
-        let mut of_kind = self
-            .0
-            .iter_mut()
-            .filter(|standing| standing.fault.kind == kind);
+        let mut of_kind = self.0.iter_mut().filter(|standing| standing.fault.kind == kind);
         of_kind.find_map(|standing| standing.strikes(subject).then(|| standing.fault.clone()))
     }
 
@@ -188,29 +178,14 @@ mod tests {
             { "kind": "quota", "times": 1, "match": "p" },
         ]))
         .unwrap();
-        let about = |zone, name| Subject {
-            zone: Some(zone),
-            name: Some(name),
-            owner: None,
-        };
+        let about = |zone, name| Subject { zone: Some(zone), name: Some(name), owner: None };
         assert!(faults.strike(Kind::Quota, about("zone-b", "x")).is_none());
-        assert!(
-            faults
-                .strike(Kind::RateLimit, about("zone-a", "x"))
-                .is_none()
-        );
+        assert!(faults.strike(Kind::RateLimit, about("zone-a", "x")).is_none());
         assert!(faults.strike(Kind::Quota, Subject::default()).is_none());
         for strikes in [true, true, true, false] {
-            assert_eq!(
-                faults.strike(Kind::Quota, about("zone-a", "p")).is_some(),
-                strikes
-            );
+            assert_eq!(faults.strike(Kind::Quota, about("zone-a", "p")).is_some(), strikes);
         }
-        let struck: Vec<u64> = faults
-            .list()
-            .iter()
-            .map(|standing| standing.struck)
-            .collect();
+        let struck: Vec<u64> = faults.list().iter().map(|standing| standing.struck).collect();
         assert_eq!(struck, [2, 1]);
     }
 
@@ -224,13 +199,7 @@ mod tests {
             serde_json::json!({ "kind": "vanish", "times": 0 }),
             serde_json::json!({ "kind": "vanish", "match": "" }),
         ] {
-            assert!(
-                matches!(
-                    mk_faults(serde_json::json!([wrong])),
-                    Err(ApiError::Invalid(_))
-                ),
-                "{wrong}"
-            );
+            assert!(matches!(mk_faults(serde_json::json!([wrong])), Err(ApiError::Invalid(_))), "{wrong}");
         }
     }
 }

@@ -42,10 +42,7 @@ impl Life {
     pub(super) fn begin(cloud: &Arc<Cloud>, key: Key, plan: Plan, port: Option<u16>) -> Self {
         let stop = cloud.closing().child_token();
         let life = live(Arc::clone(cloud), key, plan, port, stop.clone());
-        Self {
-            task: cloud.tasks().spawn(life),
-            stop,
-        }
+        Self { task: cloud.tasks().spawn(life), stop }
     }
 
     /// Tells it to stop. From here on it changes nothing about its instance any more, if the caller holds the lock.
@@ -92,10 +89,7 @@ fn no_port(error: &io::Error) -> String {
 }
 
 /// A listener on the wished port, or on any if that is taken meanwhile.
-async fn listen(
-    interface: std::net::IpAddr,
-    wished: Option<u16>,
-) -> io::Result<(TcpListener, u16)> {
+async fn listen(interface: std::net::IpAddr, wished: Option<u16>) -> io::Result<(TcpListener, u16)> {
     let listener = match TcpListener::bind((interface, wished.unwrap_or(0))).await {
         Err(_) if wished.is_some() => TcpListener::bind((interface, 0)).await?,
         bound => bound?,
@@ -106,11 +100,7 @@ async fn listen(
 
 /// A port that nobody else can get and that refuses connections: it is bound, and nothing listens.
 fn hold_port(address: SocketAddr) -> io::Result<(TcpSocket, u16)> {
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()?
-    } else {
-        TcpSocket::new_v6()?
-    };
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.bind(address)?;
     let port = socket.local_addr()?.port();
     Ok((socket, port))

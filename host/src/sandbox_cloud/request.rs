@@ -29,11 +29,7 @@ pub(super) async fn read_json<T: for<'de> Deserialize<'de>>(body: Body) -> Resul
     let read = timeout(REQUEST_DEADLINE, to_bytes(body, MAX_BODY)).await;
     let bytes = match read {
         Ok(Ok(bytes)) => bytes,
-        Ok(Err(error))
-            if error
-                .source()
-                .is_some_and(|cause| cause.is::<LengthLimitError>()) =>
-        {
+        Ok(Err(error)) if error.source().is_some_and(|cause| cause.is::<LengthLimitError>()) => {
             return Err(ApiError::TooLarge);
         }
         Ok(Err(error)) => return Err(ApiError::Invalid(format!("the body broke off: {error}"))),
@@ -82,8 +78,7 @@ impl Order {
     /// Checks a create of `name`.
     pub(super) fn new(name: &str, body: CreateBody) -> Result<Self, ApiError> {
         if !is_label(name) {
-            let rule =
-                "a name has 1 to 63 of a-z, 0-9 and '-', and neither begins nor ends with '-'";
+            let rule = "a name has 1 to 63 of a-z, 0-9 and '-', and neither begins nor ends with '-'";
             return Err(ApiError::Invalid(format!("{name:?}: {rule}")));
         }
         let owner = body.owner;
@@ -96,9 +91,7 @@ impl Order {
         ] {
             if text.len() > MAX_TEXT || (needed && text.is_empty()) {
                 let least = usize::from(needed);
-                return Err(ApiError::Invalid(format!(
-                    "{field} must have {least} to {MAX_TEXT} bytes"
-                )));
+                return Err(ApiError::Invalid(format!("{field} must have {least} to {MAX_TEXT} bytes")));
             }
         }
         if body.allow_targets.len() > MAX_ALLOWED_TARGETS {
@@ -115,20 +108,12 @@ impl Order {
             .map_err(|error| ApiError::Invalid(format!("allowTargets: {error}")))?;
         let boot = match body.boot_ms {
             Some(millis) if millis > MAX_MILLIS => {
-                return Err(ApiError::Invalid(format!(
-                    "bootMs must be at most {MAX_MILLIS}"
-                )));
+                return Err(ApiError::Invalid(format!("bootMs must be at most {MAX_MILLIS}")));
             }
             Some(millis) => Duration::from_millis(millis),
             None => BOOT,
         };
-        Ok(Self {
-            owner,
-            incarnation: body.incarnation,
-            spec_hash: body.spec_hash,
-            proxy,
-            boot,
-        })
+        Ok(Self { owner, incarnation: body.incarnation, spec_hash: body.spec_hash, proxy, boot })
     }
 }
 
@@ -149,9 +134,7 @@ fn login(username: Option<String>, password: Option<String>) -> Result<Option<Lo
         return Err(ApiError::Invalid(text.to_owned()));
     }
     if username.contains(':') {
-        return Err(ApiError::Invalid(
-            "username must not contain ':'".to_owned(),
-        ));
+        return Err(ApiError::Invalid("username must not contain ':'".to_owned()));
     }
     Ok(Some(Login { username, password }))
 }
@@ -159,8 +142,5 @@ fn login(username: Option<String>, password: Option<String>) -> Result<Option<Lo
 /// A DNS label (RFC 1123 §2.1).
 fn is_label(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&name.len())
-        && name.bytes().all(plain)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
+    (1..=63).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') && !name.ends_with('-')
 }

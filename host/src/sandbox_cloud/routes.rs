@@ -43,10 +43,7 @@ pub(super) fn router(cloud: Arc<Cloud>) -> Router {
 }
 
 async fn authorized(State(cloud): State<Arc<Cloud>>, request: Request, next: Next) -> Response {
-    let given = request
-        .headers()
-        .get(AUTHORIZATION)
-        .map(|value| value.as_bytes());
+    let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
     let token = given.and_then(|value| match value.split_at_checked("Bearer ".len()) {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"Bearer ") => Some(token),
         _ => None,
@@ -77,14 +74,9 @@ async fn answer(
 ) -> Response {
     let (refusal, delay) = {
         let mut faults = cloud.faults();
-        (
-            faults.refusal(subject),
-            faults.strike(Kind::SlowAnswer, subject),
-        )
+        (faults.refusal(subject), faults.strike(Kind::SlowAnswer, subject))
     };
-    let lost = sort == Sort::Losable
-        && refusal.is_none()
-        && cloud.faults().strike(Kind::LostAnswer, subject).is_some();
+    let lost = sort == Sort::Losable && refusal.is_none() && cloud.faults().strike(Kind::LostAnswer, subject).is_some();
     let result = match refusal {
         Some(refusal) => Err(refusal),
         None => work.await,
@@ -107,11 +99,7 @@ async fn answer_about(
     work: impl Future<Output = Result<Response, ApiError>>,
 ) -> Response {
     let owner = cloud.owner_name(key);
-    let subject = Subject {
-        zone: Some(&key.0),
-        name: Some(&key.1),
-        owner: owner.as_deref(),
-    };
+    let subject = Subject { zone: Some(&key.0), name: Some(&key.1), owner: owner.as_deref() };
     answer(cloud, subject, sort, work).await
 }
 
@@ -128,26 +116,14 @@ async fn describe(State(cloud): State<Arc<Cloud>>) -> Response {
     answer(&cloud, Subject::default(), Sort::Other, work).await
 }
 
-async fn create(
-    State(cloud): State<Arc<Cloud>>,
-    path: ZoneAndName,
-    body: Body,
-) -> Result<Response, ApiError> {
+async fn create(State(cloud): State<Arc<Cloud>>, path: ZoneAndName, body: Body) -> Result<Response, ApiError> {
     let key = key_of(path)?;
     let order = Order::new(&key.1, read_json::<CreateBody>(body).await?)?;
     let owner = order.owner.name.clone();
-    let subject = Subject {
-        zone: Some(&key.0),
-        name: Some(&key.1),
-        owner: Some(&owner),
-    };
+    let subject = Subject { zone: Some(&key.0), name: Some(&key.1), owner: Some(&owner) };
     let work = async {
         let (instance, made) = cloud.create(key.clone(), order)?;
-        let status = if made {
-            StatusCode::CREATED
-        } else {
-            StatusCode::OK
-        };
+        let status = if made { StatusCode::CREATED } else { StatusCode::OK };
         Ok((status, Json(instance)).into_response())
     };
     Ok(answer(&cloud, subject, Sort::Losable, work).await)
@@ -200,10 +176,7 @@ async fn list(
     let after = query.cursor.as_deref().map(read_cursor).transpose()?;
     let work = async {
         let (page, more) = cloud.list(query.installation.as_deref(), limit, after);
-        let next = page
-            .last()
-            .filter(|_| more)
-            .map(|last| write_cursor(&last.zone, &last.name));
+        let next = page.last().filter(|_| more).map(|last| write_cursor(&last.zone, &last.name));
         Ok(Json(json!({ "instances": page, "next": next })).into_response())
     };
     Ok(answer(&cloud, Subject::default(), Sort::Other, work).await)
@@ -219,8 +192,7 @@ fn read_cursor(cursor: &str) -> Result<Key, ApiError> {
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(cursor).ok();
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
     let key = text.as_deref().and_then(|text| text.rsplit_once('/'));
-    let (zone, name) =
-        key.ok_or_else(|| ApiError::Invalid("cursor is none that this cloud gave out".to_owned()))?;
+    let (zone, name) = key.ok_or_else(|| ApiError::Invalid("cursor is none that this cloud gave out".to_owned()))?;
     Ok((zone.to_owned(), name.to_owned()))
 }
 

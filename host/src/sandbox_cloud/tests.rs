@@ -39,17 +39,8 @@ impl Answer {
     /// Whether this is the error of that status and code, with a text for people.
     #[track_caller]
     fn assert_error(&self, status: u16, code: &str) {
-        assert_eq!(
-            (self.status, self.body["error"].as_str()),
-            (status, Some(code)),
-            "{self:?}"
-        );
-        assert!(
-            self.body["message"]
-                .as_str()
-                .is_some_and(|text| !text.is_empty()),
-            "{self:?}"
-        );
+        assert_eq!((self.status, self.body["error"].as_str()), (status, Some(code)), "{self:?}");
+        assert!(self.body["message"].as_str().is_some_and(|text| !text.is_empty()), "{self:?}");
     }
 
     #[track_caller]
@@ -65,18 +56,11 @@ async fn mk_sandbox() -> Sandbox {
 
 async fn mk_sandbox_of(capacity_per_zone: usize) -> Sandbox {
     let listen = "127.0.0.1:0".parse().unwrap();
-    let options = Options {
-        capacity_per_zone,
-        ..Options::new(listen, "127.0.0.1", TOKEN)
-    };
+    let options = Options { capacity_per_zone, ..Options::new(listen, "127.0.0.1", TOKEN) };
     let sandbox = bind(options).await.unwrap();
     let (handle, shutdown) = (sandbox.handle(), CancellationToken::new());
     let task = tokio::spawn(sandbox.serve(shutdown.clone()));
-    Sandbox {
-        handle,
-        shutdown,
-        task,
-    }
+    Sandbox { handle, shutdown, task }
 }
 
 /// A create's body, for an open HTTP proxy of the proxy object `name`.
@@ -93,47 +77,24 @@ fn path(zone: &str, name: &str) -> String {
 
 impl Sandbox {
     /// One request, or nothing if the connection closed without an answer.
-    async fn ask(
-        &self,
-        method: &str,
-        path: &str,
-        token: Option<&str>,
-        body: Bytes,
-    ) -> Option<Answer> {
+    async fn ask(&self, method: &str, path: &str, token: Option<&str>, body: Bytes) -> Option<Answer> {
         let stream = TcpStream::connect(self.handle.local_addr()).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .unwrap();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
-        let mut request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "cloud");
+        let mut request = Request::builder().method(method).uri(path).header("host", "cloud");
         if let Some(token) = token {
             request = request.header(AUTHORIZATION, token);
         }
         let request = request.body(Full::new(body)).unwrap();
-        let answered = timeout(PATIENCE, sender.send_request(request))
-            .await
-            .expect("an answer");
+        let answered = timeout(PATIENCE, sender.send_request(request)).await.expect("an answer");
         let (head, body) = answered.ok()?.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
-        let body = if body.is_empty() {
-            Value::Null
-        } else {
-            serde_json::from_slice(&body).unwrap()
-        };
-        Some(Answer {
-            status: head.status.as_u16(),
-            headers: head.headers,
-            body,
-        })
+        let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
+        Some(Answer { status: head.status.as_u16(), headers: head.headers, body })
     }
 
     async fn call(&self, method: &str, path: &str) -> Answer {
-        self.ask(method, path, Some("Bearer t0ken"), Bytes::new())
-            .await
-            .expect("an answer")
+        self.ask(method, path, Some("Bearer t0ken"), Bytes::new()).await.expect("an answer")
     }
 
     async fn send(&self, method: &str, path: &str, body: &Value) -> Answer {
@@ -141,42 +102,26 @@ impl Sandbox {
     }
 
     async fn try_send(&self, method: &str, path: &str, body: &Value) -> Option<Answer> {
-        self.ask(
-            method,
-            path,
-            Some("Bearer t0ken"),
-            Bytes::from(body.to_string()),
-        )
-        .await
+        self.ask(method, path, Some("Bearer t0ken"), Bytes::from(body.to_string())).await
     }
 
     /// Makes an instance in zone-a.
     async fn create(&self, name: &str) -> Answer {
-        self.send("PUT", &path("zone-a", name), &mk_body(name))
-            .await
+        self.send("PUT", &path("zone-a", name), &mk_body(name)).await
     }
 
     async fn set_faults(&self, faults: Value) {
-        self.send("PUT", "/v1/faults", &faults)
-            .await
-            .assert_status(204);
+        self.send("PUT", "/v1/faults", &faults).await.assert_status(204);
     }
 
     async fn struck(&self) -> Vec<u64> {
         let faults = self.call("GET", "/v1/faults").await.assert_status(200);
-        faults
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|fault| fault["struck"].as_u64().unwrap())
-            .collect()
+        faults.as_array().unwrap().iter().map(|fault| fault["struck"].as_u64().unwrap()).collect()
     }
 
     /// Waits until the instance in zone-a is in that state.
     async fn reaches(&self, name: &str, state: &str) -> Value {
-        self.eventually(name, |answer| answer.body["state"] == state)
-            .await
-            .body
+        self.eventually(name, |answer| answer.body["state"] == state).await.body
     }
 
     /// Waits until the instance in zone-a is gone.
@@ -198,10 +143,7 @@ impl Sandbox {
 
     async fn ends(self) {
         self.shutdown.cancel();
-        timeout(PATIENCE, self.task)
-            .await
-            .expect("a prompt end")
-            .unwrap();
+        timeout(PATIENCE, self.task).await.expect("a prompt end").unwrap();
     }
 }
 
@@ -222,10 +164,7 @@ async fn through(port: u16, url: &str, header: &str) -> String {
     let request = format!("GET {url} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{header}\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut answer))
-        .await
-        .expect("an answer")
-        .unwrap();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.expect("an answer").unwrap();
     answer
 }
 
@@ -237,9 +176,7 @@ async fn mk_web() -> SocketAddr {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut head = [0; 1024];
             let _ = stream.read(&mut head).await;
-            let _ = stream
-                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage")
-                .await;
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage").await;
         }
     });
     address

@@ -47,13 +47,20 @@ impl LocalStore {
     ///
     /// # Errors
     /// When the database is damaged, of a later version, or locked by another process.
-    pub async fn open(data: &Path, manifests: &Path, files: Vec<PathBuf>, clock: Arc<dyn Clock>) -> Result<Arc<Self>, StoreError> {
+    pub async fn open(
+        data: &Path,
+        manifests: &Path,
+        files: Vec<PathBuf>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, StoreError> {
         let database = Database::open(&data.join("state.redb"))?;
-        let installation = database.once("meta", "installation", || uuid::Uuid::new_v4().to_string().into_bytes()).await?;
+        let installation =
+            database.once("meta", "installation", || uuid::Uuid::new_v4().to_string().into_bytes()).await?;
         let key = database.once("keys", "login", || rand::random::<[u8; 32]>().to_vec()).await?;
         let (changes, _) = broadcast::channel(1024);
         Ok(Arc::new(Self {
-            installation: String::from_utf8(installation).map_err(|_| StoreError::Unavailable("the installation id is damaged".into()))?,
+            installation: String::from_utf8(installation)
+                .map_err(|_| StoreError::Unavailable("the installation id is damaged".into()))?,
             login_key: LoginKey { id: "login-1".into(), key: key.into() },
             objects: Objects::load(database.clone(), "proxies").await?,
             provider_objects: Objects::load(database.clone(), "providers").await?,
@@ -177,8 +184,12 @@ impl Store for LocalStore {
 
     fn event(&self, event: Event) {
         match event.severity {
-            Severity::Normal => tracing::info!(regarding = ?event.regarding, reason = %event.reason, "{}", event.message),
-            Severity::Warning => tracing::warn!(regarding = ?event.regarding, reason = %event.reason, "{}", event.message),
+            Severity::Normal => {
+                tracing::info!(regarding = ?event.regarding, reason = %event.reason, "{}", event.message)
+            }
+            Severity::Warning => {
+                tracing::warn!(regarding = ?event.regarding, reason = %event.reason, "{}", event.message)
+            }
         }
         let mut events = self.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if events.len() == EVENTS {

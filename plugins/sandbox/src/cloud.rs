@@ -32,9 +32,7 @@ pub fn delete(at: &Placement, name: &str) -> Result<http::Answer, Error> {
 }
 
 pub fn list(installation: &str, cursor: Option<&str>) -> Result<Listing, Error> {
-    let mut call = http::get(CONNECTION, "/v1/instances")
-        .query("installation", installation)
-        .query("limit", PAGE);
+    let mut call = http::get(CONNECTION, "/v1/instances").query("installation", installation).query("limit", PAGE);
     if let Some(cursor) = cursor {
         call = call.query("cursor", cursor);
     }

@@ -8,8 +8,8 @@ mod settings;
 mod wire;
 
 use crawl_provider_sdk::{
-    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Provider,
-    Request, export_provider, instance_name, plugin_version,
+    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Provider, Request,
+    export_provider, instance_name, plugin_version,
 };
 
 use placing::Placement;
@@ -19,17 +19,9 @@ struct Sandbox;
 
 impl Provider for Sandbox {
     fn describe() -> Description {
-        Description::new(
-            "sandbox",
-            plugin_version!(),
-            "Forward proxies in the sandbox cloud, for demos and tests",
-        )
-        .schemas(settings::CONFIG_SCHEMA, settings::PARAMETERS_SCHEMA)
-        .needs(
-            cloud::CONNECTION,
-            "http",
-            "API of the sandbox cloud, with its bearer token",
-        )
+        Description::new("sandbox", plugin_version!(), "Forward proxies in the sandbox cloud, for demos and tests")
+            .schemas(settings::CONFIG_SCHEMA, settings::PARAMETERS_SCHEMA)
+            .needs(cloud::CONNECTION, "http", "API of the sandbox cloud, with its bearer token")
     }
 
     fn validate(config: &str, request: Option<&Request>) -> Result<(), Invalid> {
@@ -47,11 +39,7 @@ impl Provider for Sandbox {
         // Before the change: a cloud started anew on the same address must not get what belongs to the old one.
         at.check_cloud(&cloud::state()?)?;
         let name = instance_name(&request.identity);
-        let made = outcome::of_create(
-            &at,
-            &name,
-            &cloud::put(&at, &name, &settings.body(request))?,
-        )?;
+        let made = outcome::of_create(&at, &name, &cloud::put(&at, &name, &settings.body(request))?)?;
         at.check_instance(&made)?;
         let made = match made.state.as_str() {
             "stopped" => outcome::of_start(&at, &name, &cloud::start(&at, &name)?)?,
@@ -80,11 +68,7 @@ impl Provider for Sandbox {
         Ok(Deletion::InProgress(outcome::progress()))
     }
 
-    fn list_instances(
-        _config: &str,
-        installation: &str,
-        page: Option<&str>,
-    ) -> Result<Page, Error> {
+    fn list_instances(_config: &str, installation: &str, page: Option<&str>) -> Result<Page, Error> {
         Ok(cloud::list(installation, page)?.into_page(installation))
     }
 

@@ -10,11 +10,9 @@ pub fn of_create(at: &Placement, name: &str, answer: &Answer) -> Result<Instance
     let refusal = refusal(answer);
     match (answer.status, refusal.error.as_str()) {
         (200 | 201, _) => answer.json(),
-        (403, "quota") => Err(
-            Error::exhausted(format!("{}: {}", at.zone, refusal.message))
-                .reason("QuotaExceeded")
-                .target(&at.zone),
-        ),
+        (403, "quota") => {
+            Err(Error::exhausted(format!("{}: {}", at.zone, refusal.message)).reason("QuotaExceeded").target(&at.zone))
+        }
         (409, "foreign") => Err(Error::foreign(format!(
             "the name {name} in {} is taken by an instance of another owner; it was not touched",
             at.zone
@@ -39,12 +37,11 @@ pub fn of_start(at: &Placement, name: &str, answer: &Answer) -> Result<Instance,
     match (answer.status, refusal.error.as_str()) {
         (200, _) => answer.json(),
         // It changed between the two requests; the next call sees what it is now.
-        (404, "no_such_instance") | (409, "wrong_state") => Err(Error::transient(format!(
-            "{name} changed before it was started: {}",
-            refusal.message
-        ))
-        .reason("StateChanged")
-        .target(&at.zone)),
+        (404, "no_such_instance") | (409, "wrong_state") => {
+            Err(Error::transient(format!("{name} changed before it was started: {}", refusal.message))
+                .reason("StateChanged")
+                .target(&at.zone))
+        }
         _ => Err(refused(at, answer, &refusal)),
     }
 }
@@ -59,11 +56,7 @@ pub fn of_delete(at: &Placement, answer: &Answer) -> Result<(), Error> {
 }
 
 pub fn progress() -> Progress {
-    Progress {
-        message: None,
-        poll_after_ms: Some(POLL_AFTER_MS),
-        continuation: None,
-    }
+    Progress { message: None, poll_after_ms: Some(POLL_AFTER_MS), continuation: None }
 }
 
 /// What every request may be told.
@@ -71,11 +64,9 @@ fn refused(at: &Placement, answer: &Answer, refusal: &Refusal) -> Error {
     match (answer.status, refusal.error.as_str()) {
         (404, "no_such_zone") => at.zone_missing(),
         // A 404 in no shape that this API has: something else answers. Believing it would lose an instance.
-        (404, _) => Error::config_missing(
-            "what answers is not the sandbox cloud; check the connection's baseUrl",
-        )
-        .reason("BackendChanged")
-        .target(&at.zone),
+        (404, _) => Error::config_missing("what answers is not the sandbox cloud; check the connection's baseUrl")
+            .reason("BackendChanged")
+            .target(&at.zone),
         _ => answer.error().target(&at.zone),
     }
 }

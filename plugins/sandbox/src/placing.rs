@@ -18,10 +18,9 @@ impl Placement {
     /// The one that was stored for this identity.
     pub fn of(identity: &Identity) -> Result<Self, Error> {
         match identity.placement.split_once('@') {
-            Some((zone, cloud_id)) if !zone.is_empty() && !cloud_id.is_empty() => Ok(Self {
-                zone: zone.into(),
-                cloud_id: cloud_id.into(),
-            }),
+            Some((zone, cloud_id)) if !zone.is_empty() && !cloud_id.is_empty() => {
+                Ok(Self { zone: zone.into(), cloud_id: cloud_id.into() })
+            }
             _ => Err(Error::config_missing(format!(
                 "placement {:?} is not ZONE@CLOUDID; it was not made by this plugin",
                 identity.placement
@@ -54,19 +53,12 @@ impl Placement {
     }
 
     pub fn zone_missing(&self) -> Error {
-        Error::config_missing(format!("the cloud has no zone {}", self.zone))
-            .reason("ZoneMissing")
-            .target(&self.zone)
+        Error::config_missing(format!("the cloud has no zone {}", self.zone)).reason("ZoneMissing").target(&self.zone)
     }
 }
 
 /// The healthy zone with the smallest share of its capacity used.
-pub fn choose(
-    cloud: &Cloud,
-    settings: &Settings,
-    request: &Request,
-    avoid: &[String],
-) -> Result<String, Error> {
+pub fn choose(cloud: &Cloud, settings: &Settings, request: &Request, avoid: &[String]) -> Result<String, Error> {
     let placement = |zone: &Zone| format!("{}@{}", zone.name, cloud.cloud_id);
     let zones = usable(cloud, settings, request.location.as_deref())?;
     let best = zones
@@ -77,16 +69,9 @@ pub fn choose(
     best.map(|zone| placement(zone)).ok_or_else(|| {
         let why: Vec<_> = zones
             .iter()
-            .map(|zone| {
-                format!(
-                    "{}: {}",
-                    zone.name,
-                    obstacle(zone).map_or("avoided".into(), |(_, text)| text)
-                )
-            })
+            .map(|zone| format!("{}: {}", zone.name, obstacle(zone).map_or("avoided".into(), |(_, text)| text)))
             .collect();
-        Error::exhausted(format!("no zone takes the instance ({})", why.join("; ")))
-            .reason("NoZone")
+        Error::exhausted(format!("no zone takes the instance ({})", why.join("; "))).reason("NoZone")
     })
 }
 
@@ -101,38 +86,20 @@ pub fn findings(cloud: &Cloud, settings: &Settings) -> Vec<Finding> {
     };
     names
         .iter()
-        .map(
-            |name| match cloud.zones.iter().find(|zone| zone.name == *name) {
-                Some(zone) => finding(zone),
-                None => Finding::bad(
-                    name,
-                    "ZoneMissing",
-                    format!("the cloud has no zone {name}; correct config.zones"),
-                ),
-            },
-        )
+        .map(|name| match cloud.zones.iter().find(|zone| zone.name == *name) {
+            Some(zone) => finding(zone),
+            None => Finding::bad(name, "ZoneMissing", format!("the cloud has no zone {name}; correct config.zones")),
+        })
         .collect()
 }
 
 /// The zones that config and location leave; at least one.
-fn usable<'a>(
-    cloud: &'a Cloud,
-    settings: &Settings,
-    location: Option<&str>,
-) -> Result<Vec<&'a Zone>, Error> {
-    let allowed = |zone: &&Zone| {
-        settings
-            .zones
-            .as_ref()
-            .is_none_or(|names| names.contains(&zone.name))
-    };
+fn usable<'a>(cloud: &'a Cloud, settings: &Settings, location: Option<&str>) -> Result<Vec<&'a Zone>, Error> {
+    let allowed = |zone: &&Zone| settings.zones.as_ref().is_none_or(|names| names.contains(&zone.name));
     let zones: Vec<_> = cloud.zones.iter().filter(allowed).collect();
     let Some(location) = location else {
         return match zones.is_empty() {
-            true => Err(
-                Error::config_missing("the cloud has none of the zones in config.zones")
-                    .reason("ZoneMissing"),
-            ),
+            true => Err(Error::config_missing("the cloud has none of the zones in config.zones").reason("ZoneMissing")),
             false => Ok(zones),
         };
     };
@@ -140,10 +107,7 @@ fn usable<'a>(
         Some(zone) => Ok(vec![zone]),
         None => {
             let names: Vec<_> = zones.iter().map(|zone| zone.name.clone()).collect();
-            Err(Invalid {
-                errors: vec![unknown_location(location, &names)],
-            }
-            .into())
+            Err(Invalid { errors: vec![unknown_location(location, &names)] }.into())
         }
     }
 }
@@ -151,11 +115,7 @@ fn usable<'a>(
 /// Why a zone cannot take creates. Without counts: they would change a status with every instance.
 fn obstacle(zone: &Zone) -> Option<(&'static str, String)> {
     if !zone.healthy {
-        let said = zone
-            .message
-            .as_deref()
-            .filter(|text| !text.is_empty())
-            .unwrap_or("it gives no reason");
+        let said = zone.message.as_deref().filter(|text| !text.is_empty()).unwrap_or("it gives no reason");
         Some(("ZoneUnhealthy", format!("unhealthy: {said}")))
     } else if zone.instances >= zone.capacity {
         Some(("ZoneFull", "full".into()))

@@ -32,10 +32,7 @@ struct Parameters {
 impl Settings {
     pub fn read(config: &str, request: Option<&Request>) -> Result<Self, Invalid> {
         let config: Config = parse_config(config)?;
-        let mut settings = Self {
-            zones: config.zones,
-            boot_ms: config.boot_ms,
-        };
+        let mut settings = Self { zones: config.zones, boot_ms: config.boot_ms };
         let mut errors = vec![];
         if let Some(request) = request {
             match parse_parameters::<Parameters>(&request.parameters) {
@@ -58,10 +55,7 @@ impl Settings {
         // A name that nothing looks at would be a typo that nobody finds.
         for (pointer, name) in [("/image", &request.image), ("/size", &request.size)] {
             if name.is_some() {
-                errors.push(FieldError::new(
-                    pointer,
-                    "the sandbox cloud has no such catalogue; leave the field out",
-                ));
+                errors.push(FieldError::new(pointer, "the sandbox cloud has no such catalogue; leave the field out"));
             }
         }
         if !matches!(request.protocol.as_str(), "http" | "socks5") {
@@ -85,13 +79,7 @@ impl Settings {
 }
 
 pub fn unknown_location(location: &str, zones: &[String]) -> FieldError {
-    FieldError::new(
-        "/location",
-        format!(
-            "there is no zone {location}; accepted: {}",
-            zones.join(", ")
-        ),
-    )
+    FieldError::new("/location", format!("there is no zone {location}; accepted: {}", zones.join(", ")))
 }
 
 #[cfg(test)]
@@ -100,29 +88,17 @@ mod tests {
     use crawl_provider_sdk::{Login, testing};
 
     fn pointers(config: &str, request: &Request) -> Vec<String> {
-        Settings::read(config, Some(request))
-            .unwrap_err()
-            .errors
-            .into_iter()
-            .map(|field| field.pointer)
-            .collect()
+        Settings::read(config, Some(request)).unwrap_err().errors.into_iter().map(|field| field.pointer).collect()
     }
 
     #[test]
     fn schemas_describe_what_is_read() {
-        for (schema, names) in [
-            (CONFIG_SCHEMA, vec!["bootMs", "zones"]),
-            (PARAMETERS_SCHEMA, vec!["bootMs"]),
-        ] {
+        for (schema, names) in [(CONFIG_SCHEMA, vec!["bootMs", "zones"]), (PARAMETERS_SCHEMA, vec!["bootMs"])] {
             let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
             assert_eq!(schema["additionalProperties"], false);
             let properties = schema["properties"].as_object().unwrap();
             assert_eq!(properties.keys().collect::<Vec<_>>(), names);
-            assert!(
-                properties
-                    .values()
-                    .all(|property| property["description"].is_string())
-            );
+            assert!(properties.values().all(|property| property["description"].is_string()));
         }
     }
 
@@ -132,20 +108,13 @@ mod tests {
         request.parameters = r#"{"bootMs":"soon"}"#.into();
         request.location = Some("zone-z".into());
         request.size = Some("small".into());
-        assert_eq!(
-            pointers(r#"{"zones":["zone-a"]}"#, &request),
-            ["/parameters/bootMs", "/location", "/size"]
-        );
+        assert_eq!(pointers(r#"{"zones":["zone-a"]}"#, &request), ["/parameters/bootMs", "/location", "/size"]);
     }
 
     #[test]
     fn parameters_come_before_config() {
         let mut request = testing::request();
-        let body = |request: &Request| {
-            Settings::read(r#"{"bootMs":1}"#, Some(request))
-                .unwrap()
-                .body(request)
-        };
+        let body = |request: &Request| Settings::read(r#"{"bootMs":1}"#, Some(request)).unwrap().body(request);
         assert_eq!(body(&request).boot_ms, Some(1));
         request.parameters = r#"{"bootMs":2}"#.into();
         assert_eq!(body(&request).boot_ms, Some(2));
@@ -158,18 +127,9 @@ mod tests {
         let open = serde_json::to_value(Settings::default().body(&request)).unwrap();
         assert!(open.get("username").is_none() && open.get("bootMs").is_none());
         assert_eq!(open["allowTargets"][0], "10.0.0.1:8082");
-        assert_eq!(
-            open["owner"]["proxyUid"],
-            request.identity.owner.proxy_uid.as_str()
-        );
-        request.login = Some(Login {
-            username: "u".into(),
-            password: "p".into(),
-        });
+        assert_eq!(open["owner"]["proxyUid"], request.identity.owner.proxy_uid.as_str());
+        request.login = Some(Login { username: "u".into(), password: "p".into() });
         let closed = serde_json::to_value(Settings::default().body(&request)).unwrap();
-        assert_eq!(
-            (&closed["username"], &closed["password"]),
-            (&"u".into(), &"p".into())
-        );
+        assert_eq!((&closed["username"], &closed["password"]), (&"u".into(), &"p".into()));
     }
 }

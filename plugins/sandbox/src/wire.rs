@@ -91,36 +91,20 @@ pub struct Refusal {
 
 impl From<&Owner> for Tags {
     fn from(owner: &Owner) -> Self {
-        let Owner {
-            installation,
-            proxy_uid,
-            namespace,
-            name,
-        } = owner.clone();
-        Self {
-            installation,
-            proxy_uid,
-            namespace,
-            name,
-        }
+        let Owner { installation, proxy_uid, namespace, name } = owner.clone();
+        Self { installation, proxy_uid, namespace, name }
     }
 }
 
 impl Instance {
     /// Only installation and UID decide what is ours.
     pub fn check_owner(&self, owner: &Owner) -> Result<(), Error> {
-        if self.owner.installation == owner.installation && self.owner.proxy_uid == owner.proxy_uid
-        {
+        if self.owner.installation == owner.installation && self.owner.proxy_uid == owner.proxy_uid {
             return Ok(());
         }
         Err(Error::foreign(format!(
             "{} in {} belongs to Proxy {}/{} (UID {}) of installation {}; it was not touched",
-            self.name,
-            self.zone,
-            self.owner.namespace,
-            self.owner.name,
-            self.owner.proxy_uid,
-            self.owner.installation
+            self.name, self.zone, self.owner.namespace, self.owner.name, self.owner.proxy_uid, self.owner.installation
         ))
         .target(&self.zone))
     }
@@ -129,36 +113,15 @@ impl Instance {
         let message = self.message.filter(|text| !text.is_empty());
         let state = state(&self.state, message.as_deref());
         let placement = format!("{}@{}", self.zone, self.cloud_id);
-        let mut instance = sdk::Instance::new(
-            format!("sandbox://{placement}/{}", self.name),
-            placement,
-            state,
-        );
+        let mut instance = sdk::Instance::new(format!("sandbox://{placement}/{}", self.name), placement, state);
         instance.backend_id = Some(self.id);
         // Without a port nothing is reached at the host.
         if self.port.is_some() {
-            instance.addresses = self
-                .host
-                .into_iter()
-                .map(|host| Address {
-                    host,
-                    reach: Reach::External,
-                })
-                .collect();
+            instance.addresses = self.host.into_iter().map(|host| Address { host, reach: Reach::External }).collect();
         }
         instance.port = self.port;
-        let Tags {
-            installation,
-            proxy_uid,
-            namespace,
-            name,
-        } = self.owner;
-        instance.owner = Some(Owner {
-            installation,
-            proxy_uid,
-            namespace,
-            name,
-        });
+        let Tags { installation, proxy_uid, namespace, name } = self.owner;
+        instance.owner = Some(Owner { installation, proxy_uid, namespace, name });
         instance.incarnation = self.incarnation;
         instance.spec_hash = self.spec_hash;
         instance.created_at = self.created_at;
@@ -172,21 +135,13 @@ impl Instance {
 
 impl Listing {
     pub fn into_page(self, installation: &str) -> Page {
-        let (ours, others): (Vec<_>, Vec<_>) = self
-            .instances
-            .into_iter()
-            .partition(|one| one.owner.installation == installation);
+        let (ours, others): (Vec<_>, Vec<_>) =
+            self.instances.into_iter().partition(|one| one.owner.installation == installation);
         if !others.is_empty() {
             // A cloud that ignores its filter must not make the operator collect somebody else's instances.
-            log::warn(
-                "the cloud listed instances of other installations; they were left out",
-                &[],
-            );
+            log::warn("the cloud listed instances of other installations; they were left out", &[]);
         }
-        Page {
-            instances: ours.into_iter().map(Instance::into_instance).collect(),
-            next: self.next,
-        }
+        Page { instances: ours.into_iter().map(Instance::into_instance).collect(), next: self.next }
     }
 }
 

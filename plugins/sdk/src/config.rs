@@ -22,9 +22,7 @@ fn parse<T: DeserializeOwned>(root: &str, json: &str) -> Result<T, Invalid> {
     let mut reader = serde_json::Deserializer::from_str(json);
     let value = serde_path_to_error::deserialize(&mut reader)
         .map_err(|error| Invalid::field(pointer(root, error.path()), error.inner().to_string()))?;
-    reader
-        .end()
-        .map_err(|error| Invalid::field(root, error.to_string()))?;
+    reader.end().map_err(|error| Invalid::field(root, error.to_string()))?;
     Ok(value)
 }
 
@@ -34,9 +32,7 @@ fn pointer(root: &str, path: &Path) -> String {
     for segment in path.iter() {
         match segment {
             Segment::Seq { index } => pointer += &format!("/{index}"),
-            Segment::Map { key } => {
-                pointer += &format!("/{}", key.replace('~', "~0").replace('/', "~1"))
-            }
+            Segment::Map { key } => pointer += &format!("/{}", key.replace('~', "~0").replace('/', "~1")),
             // A variant is no level in the JSON that the author wrote, and what follows an unknown one cannot be named.
             Segment::Enum { .. } | Segment::Unknown => {}
         }
@@ -57,17 +53,12 @@ mod tests {
     }
 
     fn refused(json: &str) -> String {
-        parse_config::<Config>(json).unwrap_err().errors[0]
-            .pointer
-            .clone()
+        parse_config::<Config>(json).unwrap_err().errors[0].pointer.clone()
     }
 
     #[test]
     fn a_wrong_value_is_pointed_at() {
-        assert_eq!(
-            refused(r#"{"hosts":[{"ok":1},{"a/b~c":70000}]}"#),
-            "/config/hosts/1/a~1b~0c"
-        );
+        assert_eq!(refused(r#"{"hosts":[{"ok":1},{"a/b~c":70000}]}"#), "/config/hosts/1/a~1b~0c");
         assert_eq!(refused(r#"{"hosts":1}"#), "/config/hosts");
         assert_eq!(refused(r#"{"hosts":[],"host":1}"#), "/config/host");
     }

@@ -5,13 +5,7 @@ use crate::{Error, ErrorKind, FieldError, Invalid};
 impl Error {
     /// An error of a kind, with its text: what, which object, what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            reason: None,
-            target: None,
-            continuation: None,
-        }
+        Self { kind, message: message.into(), reason: None, target: None, continuation: None }
     }
 
     /// The backend is not there just now; asked again with backoff.
@@ -81,39 +75,26 @@ impl Error {
 impl Invalid {
     /// One wrong field.
     pub fn field(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            errors: vec![FieldError::new(pointer, message)],
-        }
+        Self { errors: vec![FieldError::new(pointer, message)] }
     }
 
     /// Fails with all the errors that were collected, if there are any.
     pub fn unless_empty(errors: Vec<FieldError>) -> Result<(), Self> {
-        if errors.is_empty() {
-            Ok(())
-        } else {
-            Err(Self { errors })
-        }
+        if errors.is_empty() { Ok(()) } else { Err(Self { errors }) }
     }
 }
 
 impl FieldError {
     /// A JSON pointer below the object's `spec`, and what is wrong and what is accepted.
     pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            pointer: pointer.into(),
-            message: message.into(),
-        }
+        Self { pointer: pointer.into(), message: message.into() }
     }
 }
 
 /// So that `?` works on [`parse_config`](crate::parse_config) in every function.
 impl From<Invalid> for Error {
     fn from(invalid: Invalid) -> Self {
-        let text: Vec<_> = invalid
-            .errors
-            .iter()
-            .map(|field| format!("{}: {}", field.pointer, field.message))
-            .collect();
+        let text: Vec<_> = invalid.errors.iter().map(|field| format!("{}: {}", field.pointer, field.message)).collect();
         Self::new(ErrorKind::InvalidSpec(invalid.errors), text.join("; "))
     }
 }
@@ -124,10 +105,7 @@ mod tests {
 
     #[test]
     fn a_builder_fills_every_member() {
-        let error = Error::transient("down")
-            .reason("Unreachable")
-            .target("zone-a")
-            .continuation("op-1");
+        let error = Error::transient("down").reason("Unreachable").target("zone-a").continuation("op-1");
         assert_eq!(error.reason.as_deref(), Some("Unreachable"));
         assert_eq!(error.target.as_deref(), Some("zone-a"));
         assert_eq!(error.continuation.as_deref(), Some("op-1"));
@@ -137,8 +115,6 @@ mod tests {
     fn an_invalid_spec_keeps_each_field_and_says_it_in_its_text() {
         let error = Error::invalid_spec("/location", "accepted: a, b");
         assert_eq!(error.message, "/location: accepted: a, b");
-        assert!(
-            matches!(error.kind, ErrorKind::InvalidSpec(fields) if fields[0].pointer == "/location")
-        );
+        assert!(matches!(error.kind, ErrorKind::InvalidSpec(fields) if fields[0].pointer == "/location"));
     }
 }

@@ -7,11 +7,7 @@ impl Error {
     /// outcome is unknown whatever went wrong after, and only `get` can tell.
     pub fn from_fault(fault: &Fault, mutating: bool) -> Self {
         let (kind, reason) = classify(fault.kind);
-        let kind = if mutating && fault.sent {
-            ErrorKind::UnknownOutcome
-        } else {
-            kind
-        };
+        let kind = if mutating && fault.sent { ErrorKind::UnknownOutcome } else { kind };
         Self::new(kind, &fault.message).reason(reason)
     }
 }
@@ -46,33 +42,15 @@ mod tests {
     use super::*;
 
     fn mk_fault(kind: FaultKind, sent: bool) -> Fault {
-        Fault {
-            kind,
-            sent,
-            message: "text".into(),
-        }
+        Fault { kind, sent, message: "text".into() }
     }
 
     #[test]
     fn a_change_that_was_sent_has_an_unknown_outcome() {
-        for kind in [
-            FaultKind::Lost,
-            FaultKind::TimedOut,
-            FaultKind::TooLarge,
-            FaultKind::Other,
-        ] {
-            assert_eq!(
-                Error::from_fault(&mk_fault(kind, true), true).kind,
-                ErrorKind::UnknownOutcome
-            );
-            assert_ne!(
-                Error::from_fault(&mk_fault(kind, false), true).kind,
-                ErrorKind::UnknownOutcome
-            );
-            assert_ne!(
-                Error::from_fault(&mk_fault(kind, true), false).kind,
-                ErrorKind::UnknownOutcome
-            );
+        for kind in [FaultKind::Lost, FaultKind::TimedOut, FaultKind::TooLarge, FaultKind::Other] {
+            assert_eq!(Error::from_fault(&mk_fault(kind, true), true).kind, ErrorKind::UnknownOutcome);
+            assert_ne!(Error::from_fault(&mk_fault(kind, false), true).kind, ErrorKind::UnknownOutcome);
+            assert_ne!(Error::from_fault(&mk_fault(kind, true), false).kind, ErrorKind::UnknownOutcome);
         }
     }
 

@@ -57,11 +57,7 @@ impl Call {
             body: None,
             timeout_ms: TIMEOUT_MS,
         };
-        Self {
-            connection: connection.into(),
-            request,
-            mutating,
-        }
+        Self { connection: connection.into(), request, mutating }
     }
 
     /// Adds a query pair, raw.
@@ -72,9 +68,7 @@ impl Call {
 
     /// Adds a header.
     pub fn header(mut self, name: &str, value: &str) -> Self {
-        self.request
-            .headers
-            .push((name.into(), value.as_bytes().to_vec()));
+        self.request.headers.push((name.into(), value.as_bytes().to_vec()));
         self
     }
 
@@ -101,10 +95,7 @@ impl Call {
 
     /// Sends it. Only faults are errors; a status is for [`Answer::ok`] or for the caller.
     pub fn send(self) -> Result<Answer, Error> {
-        let what = format!(
-            "{} {} on connection {}",
-            self.request.method, self.request.path, self.connection
-        );
+        let what = format!("{} {} on connection {}", self.request.method, self.request.path, self.connection);
         match host::send(&self.connection, &self.request) {
             Ok(response) => Ok(Answer::new(what, self.mutating, response)),
             Err(fault) => {

@@ -5,10 +5,7 @@ pub use host::Level;
 
 /// Writes one line with fields.
 pub fn write(level: Level, message: &str, fields: &[(&str, &str)]) {
-    let fields: Vec<_> = fields
-        .iter()
-        .map(|(name, value)| (name.to_string(), value.to_string()))
-        .collect();
+    let fields: Vec<_> = fields.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     host::write(level, message, &fields);
 }
 

@@ -9,16 +9,10 @@ use crate::Identity;
 pub fn instance_name(identity: &Identity) -> String {
     let owner = &identity.owner;
     // NUL stands in neither, so no two pairs run together to the same text.
-    let digest = Sha256::new()
-        .chain_update(&owner.installation)
-        .chain_update([0])
-        .chain_update(&owner.proxy_uid)
-        .finalize();
+    let digest =
+        Sha256::new().chain_update(&owner.installation).chain_update([0]).chain_update(&owner.proxy_uid).finalize();
     // 80 bits: a collision within one backend stays out of reach, and the name within the shortest known limits.
-    let digits: String = digest[..10]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digits: String = digest[..10].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("px-{digits}-{}", identity.incarnation)
 }
 
@@ -38,10 +32,7 @@ mod tests {
     #[test]
     fn a_name_never_changes_between_releases() {
         // printf 'i\0u' | sha256sum
-        assert_eq!(
-            instance_name(&mk_identity("i", "u", 7)),
-            "px-b3d6ba6204e7257908ec-7"
-        );
+        assert_eq!(instance_name(&mk_identity("i", "u", 7)), "px-b3d6ba6204e7257908ec-7");
     }
 
     #[test]

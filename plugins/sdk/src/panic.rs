@@ -13,11 +13,7 @@ pub(crate) fn install_hook() {
 }
 
 fn report(info: &PanicHookInfo<'_>) {
-    write(
-        Level::Error,
-        &text(info),
-        &[("panic".into(), "true".into())],
-    );
+    write(Level::Error, &text(info), &[("panic".into(), "true".into())]);
 }
 
 fn text(info: &PanicHookInfo<'_>) -> String {

@@ -3,10 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::bindings::exports::crawl::provider::provider::Guest;
-use crate::{
-    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Request,
-    panic,
-};
+use crate::{Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Request, panic};
 
 /// A provider. Every call runs in a fresh instance of the plugin, so nothing is kept between calls but what goes through
 /// `continuation`.
@@ -71,11 +68,7 @@ impl<P: Provider> Guest for Adapter<P> {
         P::delete(&config, &identity)
     }
 
-    fn list_instances(
-        config: String,
-        installation: String,
-        page: Option<String>,
-    ) -> Result<Page, Error> {
+    fn list_instances(config: String, installation: String, page: Option<String>) -> Result<Page, Error> {
         panic::install_hook();
         P::list_instances(&config, &installation, page.as_deref())
     }

@@ -30,12 +30,7 @@ impl Description {
 
     /// Asks for a connection of kind `ssh` or `http`; without it the plugin is refused.
     pub fn needs(mut self, name: &str, kind: &str, doc: &str) -> Self {
-        self.connections.push(ConnectionNeed {
-            name: name.into(),
-            kind: kind.into(),
-            required: true,
-            doc: doc.into(),
-        });
+        self.connections.push(ConnectionNeed { name: name.into(), kind: kind.into(), required: true, doc: doc.into() });
         self
     }
 
@@ -72,31 +67,18 @@ impl Instance {
 impl Page {
     /// The last page, with nothing on it.
     pub fn empty() -> Self {
-        Self {
-            instances: vec![],
-            next: None,
-        }
+        Self { instances: vec![], next: None }
     }
 }
 
 impl Finding {
     /// A target that can take creates.
     pub fn ok(target: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            target: target.into(),
-            healthy: true,
-            reason: "Ok".into(),
-            message: message.into(),
-        }
+        Self { target: target.into(), healthy: true, reason: "Ok".into(), message: message.into() }
     }
 
     /// A target that cannot, and why.
     pub fn bad(target: impl Into<String>, reason: &str, message: impl Into<String>) -> Self {
-        Self {
-            target: target.into(),
-            healthy: false,
-            reason: reason.into(),
-            message: message.into(),
-        }
+        Self { target: target.into(), healthy: false, reason: reason.into(), message: message.into() }
     }
 }

@@ -53,17 +53,10 @@ impl Config {
         let again = |(index, entry): (usize, &Entry)| {
             FieldError::new(
                 format!("/config/proxies/{index}/name"),
-                format!(
-                    "{} is the name of an entry before; names are unique",
-                    entry.name
-                ),
+                format!("{} is the name of an entry before; names are unique", entry.name),
             )
         };
-        let doubles = config
-            .proxies
-            .iter()
-            .enumerate()
-            .filter(|(_, entry)| !seen.insert(&entry.name));
+        let doubles = config.proxies.iter().enumerate().filter(|(_, entry)| !seen.insert(&entry.name));
         Invalid::unless_empty(doubles.map(again).collect())?;
         Ok(config)
     }
@@ -107,21 +100,9 @@ mod tests {
         let entry = &schema["properties"]["proxies"]["items"];
         assert_eq!(entry["additionalProperties"], false);
         let properties = entry["properties"].as_object().unwrap();
-        let names = [
-            "host",
-            "location",
-            "loginSecret",
-            "name",
-            "port",
-            "protocol",
-            "reach",
-        ];
+        let names = ["host", "location", "loginSecret", "name", "port", "protocol", "reach"];
         assert_eq!(properties.keys().collect::<Vec<_>>(), names);
-        assert!(
-            properties
-                .values()
-                .all(|property| property["description"].is_string())
-        );
+        assert!(properties.values().all(|property| property["description"].is_string()));
         let parameters: Value = serde_json::from_str(PARAMETERS_SCHEMA).unwrap();
         assert!(parameters["properties"]["entry"]["description"].is_string());
     }
@@ -138,9 +119,10 @@ mod tests {
 
     #[test]
     fn a_placement_holds_name_and_address() {
-        let config =
-            Config::read(r#"{"proxies":[{"name":"a","host":"h.example","port":1},{"name":"b","host":"fd00::1","port":2}]}"#)
-                .unwrap();
+        let config = Config::read(
+            r#"{"proxies":[{"name":"a","host":"h.example","port":1},{"name":"b","host":"fd00::1","port":2}]}"#,
+        )
+        .unwrap();
         let placements: Vec<_> = config.proxies.iter().map(Entry::placement).collect();
         assert_eq!(placements, ["a@h.example:1", "b@[fd00::1]:2"]);
     }

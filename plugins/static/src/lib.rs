@@ -4,8 +4,8 @@ mod config;
 mod places;
 
 use crawl_provider_sdk::{
-    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Provider,
-    Request, export_provider, plugin_version, secrets,
+    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Provider, Request,
+    export_provider, plugin_version, secrets,
 };
 
 use config::Config;
@@ -14,22 +14,16 @@ struct Static;
 
 impl Provider for Static {
     fn describe() -> Description {
-        Description::new(
-            "static",
-            plugin_version!(),
-            "Proxies that exist already, listed in the config",
-        )
-        .schemas(config::CONFIG_SCHEMA, config::PARAMETERS_SCHEMA)
-        // The host passes the entries that other Proxies hold in `avoid`.
-        .capability("one-per-place")
-        .capability("static-address")
+        Description::new("static", plugin_version!(), "Proxies that exist already, listed in the config")
+            .schemas(config::CONFIG_SCHEMA, config::PARAMETERS_SCHEMA)
+            // The host passes the entries that other Proxies hold in `avoid`.
+            .capability("one-per-place")
+            .capability("static-address")
     }
 
     fn validate(config: &str, request: Option<&Request>) -> Result<(), Invalid> {
         let config = Config::read(config)?;
-        request.map_or(Ok(()), |request| {
-            places::matching(&config, request).map(drop)
-        })
+        request.map_or(Ok(()), |request| places::matching(&config, request).map(drop))
     }
 
     fn place(config: &str, request: &Request, avoid: &[String]) -> Result<String, Error> {
@@ -58,22 +52,14 @@ impl Provider for Static {
     }
 
     /// Empty: an entry carries no tags, so none can be told to be ours. Who holds what stands in the Proxies alone.
-    fn list_instances(
-        _config: &str,
-        _installation: &str,
-        _page: Option<&str>,
-    ) -> Result<Page, Error> {
+    fn list_instances(_config: &str, _installation: &str, _page: Option<&str>) -> Result<Page, Error> {
         Ok(Page::empty())
     }
 
     /// Without I/O: whether an entry serves is for the operator's probe to find.
     fn check(config: &str) -> Result<Vec<Finding>, Error> {
         let config = Config::read(config)?;
-        Ok(config
-            .proxies
-            .iter()
-            .map(|entry| Finding::ok(&entry.name, ""))
-            .collect())
+        Ok(config.proxies.iter().map(|entry| Finding::ok(&entry.name, "")).collect())
     }
 }
 

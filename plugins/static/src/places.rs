@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use crawl_provider_sdk::{
-    Address, Error, FieldError, Identity, Instance, Invalid, Request, State, instance_name,
-    parse_parameters,
+    Address, Error, FieldError, Identity, Instance, Invalid, Request, State, instance_name, parse_parameters,
 };
 use serde::Deserialize;
 
@@ -22,10 +21,7 @@ type Member = fn(&Entry) -> Option<&str>;
 /// The first free entry that fits.
 pub fn choose(config: &Config, request: &Request, avoid: &[String]) -> Result<String, Error> {
     let fitting = matching(config, request)?;
-    let free = fitting
-        .iter()
-        .map(|entry| entry.placement())
-        .find(|place| !avoid.contains(place));
+    let free = fitting.iter().map(|entry| entry.placement()).find(|place| !avoid.contains(place));
     free.ok_or_else(|| {
         let names: Vec<_> = fitting.iter().map(|entry| entry.name.as_str()).collect();
         Error::exhausted(format!(
@@ -41,10 +37,7 @@ pub fn matching<'a>(config: &'a Config, request: &Request) -> Result<Vec<&'a Ent
     let mut errors = vec![];
     for (pointer, name) in [("/image", &request.image), ("/size", &request.size)] {
         if name.is_some() {
-            errors.push(FieldError::new(
-                pointer,
-                "a proxy that exists already has none; leave the field out",
-            ));
+            errors.push(FieldError::new(pointer, "a proxy that exists already has none; leave the field out"));
         }
     }
     let wanted = match parse_parameters::<Parameters>(&request.parameters) {
@@ -57,25 +50,16 @@ pub fn matching<'a>(config: &'a Config, request: &Request) -> Result<Vec<&'a Ent
     let mut entries: Vec<_> = config.proxies.iter().collect();
     // One after the other, so that the first wish that leaves nothing is the one that is named.
     let wishes: [(&str, Option<&str>, Member); 3] = [
-        ("/parameters/entry", wanted.as_deref(), |entry| {
-            Some(&entry.name)
-        }),
-        ("/location", request.location.as_deref(), |entry| {
-            entry.location.as_deref()
-        }),
-        ("/protocol", Some(&request.protocol), |entry| {
-            Some(entry.protocol.name())
-        }),
+        ("/parameters/entry", wanted.as_deref(), |entry| Some(&entry.name)),
+        ("/location", request.location.as_deref(), |entry| entry.location.as_deref()),
+        ("/protocol", Some(&request.protocol), |entry| Some(entry.protocol.name())),
     ];
     for (pointer, wish, of) in wishes {
         let Some(wish) = wish else { continue };
         let there: BTreeSet<_> = entries.iter().filter_map(|entry| of(entry)).collect();
         if !there.contains(wish) {
             let there: Vec<_> = there.into_iter().collect();
-            errors.push(FieldError::new(
-                pointer,
-                format!("no entry fits {wish}; accepted: {}", short(&there)),
-            ));
+            errors.push(FieldError::new(pointer, format!("no entry fits {wish}; accepted: {}", short(&there))));
             break;
         }
         entries.retain(|entry| of(entry) == Some(wish));
@@ -87,16 +71,10 @@ pub fn matching<'a>(config: &'a Config, request: &Request) -> Result<Vec<&'a Ent
 /// The entry at the placement. Gone or moved to another address is a mistake in the config and never "absent".
 pub fn placed<'a>(config: &'a Config, identity: &Identity) -> Result<&'a Entry, Error> {
     let placement = &identity.placement;
-    if let Some(entry) = config
-        .proxies
-        .iter()
-        .find(|entry| entry.placement() == *placement)
-    {
+    if let Some(entry) = config.proxies.iter().find(|entry| entry.placement() == *placement) {
         return Ok(entry);
     }
-    let name = placement
-        .split_once('@')
-        .map_or(placement.as_str(), |(name, _)| name);
+    let name = placement.split_once('@').map_or(placement.as_str(), |(name, _)| name);
     let error = match config.proxies.iter().find(|entry| entry.name == name) {
         Some(entry) => Error::config_missing(format!(
             "the Proxy was placed at {placement}, and the entry now reads {}; put the address back, or delete the \
@@ -120,10 +98,7 @@ pub fn check_login(entry: &Entry, request: &Request) -> Result<(), Error> {
     }
     Err(Error::invalid_spec(
         "/auth",
-        format!(
-            "entry {} asks for no login; set auth.mode to none, or give the entry a loginSecret",
-            entry.name
-        ),
+        format!("entry {} asks for no login; set auth.mode to none, or give the entry a loginSecret", entry.name),
     )
     .target(&entry.name))
 }
@@ -132,10 +107,7 @@ pub fn instance(entry: &Entry, identity: &Identity) -> Instance {
     let placement = entry.placement();
     let id = format!("static://{placement}/{}", instance_name(identity));
     let mut instance = Instance::new(id, placement, State::Running);
-    instance.addresses = vec![Address {
-        host: entry.host.clone(),
-        reach: entry.reach(),
-    }];
+    instance.addresses = vec![Address { host: entry.host.clone(), reach: entry.reach() }];
     instance.port = Some(entry.port);
     instance.login_secret = entry.login_secret.clone();
     instance

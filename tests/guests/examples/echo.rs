@@ -15,10 +15,7 @@ impl Fixture for Echo {
         let config: serde_json::Value = parse_config(config)?;
         if let Some(name) = config["secret"].as_str() {
             match secrets::get(name) {
-                Ok(value) => log::info(
-                    "granted secret",
-                    &[("value", &String::from_utf8_lossy(&value))],
-                ),
+                Ok(value) => log::info("granted secret", &[("value", &String::from_utf8_lossy(&value))]),
                 Err(error) => return Err(Invalid::field("/config/secret", error.message)),
             }
         }
@@ -28,10 +25,7 @@ impl Fixture for Echo {
 
     /// Another place each time, from the host's random bytes.
     fn place(_config: &str, _request: &Request, _avoid: &[String]) -> Result<String, Error> {
-        let id: String = random::bytes(8)
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let id: String = random::bytes(8).iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(format!("here@{id}"))
     }
 
@@ -49,10 +43,7 @@ impl Fixture for Echo {
 
 fn log_login(request: &Request) -> Option<String> {
     let login = request.login.as_ref()?;
-    log::info(
-        "login",
-        &[("username", &login.username), ("password", &login.password)],
-    );
+    log::info("login", &[("username", &login.username), ("password", &login.password)]);
     Some(format!("login {}:{}", login.username, login.password))
 }
 

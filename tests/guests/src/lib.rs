@@ -6,8 +6,8 @@
 use std::marker::PhantomData;
 
 use crawl_provider_sdk::{
-    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Provider,
-    Request, State, instance_name, plugin_version,
+    Deletion, Description, Error, Finding, Identity, Instance, Invalid, Page, Presence, Provider, Request, State,
+    instance_name, plugin_version,
 };
 
 /// What a fixture may do otherwise. Functions are the contract's, see `Provider`.
@@ -44,11 +44,7 @@ pub fn description(name: &str) -> Description {
 /// A running instance of this identity.
 pub fn instance(plugin: &str, identity: &Identity) -> Instance {
     let placement = &identity.placement;
-    Instance::new(
-        format!("{plugin}://{placement}/{}", instance_name(identity)),
-        placement,
-        State::Running,
-    )
+    Instance::new(format!("{plugin}://{placement}/{}", instance_name(identity)), placement, State::Running)
 }
 
 /// A fixture as a provider, for `export_provider!`.
@@ -79,11 +75,7 @@ impl<F: Fixture> Provider for Guest<F> {
         Ok(Deletion::Gone)
     }
 
-    fn list_instances(
-        _config: &str,
-        _installation: &str,
-        _page: Option<&str>,
-    ) -> Result<Page, Error> {
+    fn list_instances(_config: &str, _installation: &str, _page: Option<&str>) -> Result<Page, Error> {
         Ok(Page::empty())
     }
 

@@ -11,26 +11,17 @@ async fn open(proxy: &Proxy, host: &str, port: u16) -> Result<Client, SocksError
     Socks5Stream::connect(proxy.address, host.to_owned(), port, Config::default()).await
 }
 
-async fn open_with(
-    proxy: &Proxy,
-    target: SocketAddr,
-    user: &str,
-    word: &str,
-) -> Result<Client, SocksError> {
+async fn open_with(proxy: &Proxy, target: SocketAddr, user: &str, word: &str) -> Result<Client, SocksError> {
     let (host, port) = (target.ip().to_string(), target.port());
     let (user, word) = (user.to_owned(), word.to_owned());
-    Socks5Stream::connect_with_password(proxy.address, host, port, user, word, Config::default())
-        .await
+    Socks5Stream::connect_with_password(proxy.address, host, port, user, word, Config::default()).await
 }
 
 /// Sends bytes and reads exactly as many as are expected.
 async fn say(stream: &mut TcpStream, bytes: &[u8], expected: &[u8]) {
     stream.write_all(bytes).await.unwrap();
     let mut heard = vec![0; expected.len()];
-    timeout(PATIENCE, stream.read_exact(&mut heard))
-        .await
-        .expect("a reply")
-        .unwrap();
+    timeout(PATIENCE, stream.read_exact(&mut heard)).await.expect("a reply").unwrap();
     assert_eq!(heard, expected);
 }
 
@@ -38,9 +29,7 @@ async fn say(stream: &mut TcpStream, bytes: &[u8], expected: &[u8]) {
 async fn a_tunnel_opens_by_address_and_by_name() {
     let echo = mk_echo().await;
     let mut options = mk_options(Protocol::Socks5, &[echo]);
-    options
-        .allow_targets
-        .push(Target::new("localhost", echo.port()));
+    options.allow_targets.push(Target::new("localhost", echo.port()));
     let proxy = mk_proxy(options).await;
     for host in ["127.0.0.1", "localhost", "LocalHost"] {
         let mut tunnel = open(&proxy, host, echo.port()).await.unwrap();
@@ -51,37 +40,19 @@ async fn a_tunnel_opens_by_address_and_by_name() {
 #[tokio::test]
 async fn only_the_right_login_gets_through() {
     let echo = mk_echo().await;
-    let options = Options {
-        login: mk_login(),
-        ..mk_options(Protocol::Socks5, &[echo])
-    };
+    let options = Options { login: mk_login(), ..mk_options(Protocol::Socks5, &[echo]) };
     let proxy = mk_proxy(options).await;
-    let mut tunnel = open_with(&proxy, echo, "crawler", "pa:ss word")
-        .await
-        .unwrap();
+    let mut tunnel = open_with(&proxy, echo, "crawler", "pa:ss word").await.unwrap();
     assert_echoes(&mut tunnel).await;
-    for (user, word) in [
-        ("crawler", "wrong"),
-        ("somebody", "pa:ss word"),
-        ("crawler", "pa:ss wor"),
-    ] {
-        assert!(
-            open_with(&proxy, echo, user, word).await.is_err(),
-            "{user} {word}"
-        );
+    for (user, word) in [("crawler", "wrong"), ("somebody", "pa:ss word"), ("crawler", "pa:ss wor")] {
+        assert!(open_with(&proxy, echo, user, word).await.is_err(), "{user} {word}");
     }
-    assert!(
-        open(&proxy, "127.0.0.1", echo.port()).await.is_err(),
-        "no login"
-    );
+    assert!(open(&proxy, "127.0.0.1", echo.port()).await.is_err(), "no login");
 }
 
 #[tokio::test]
 async fn refused_logins_are_told_so_as_the_rfcs_say() {
-    let options = Options {
-        login: mk_login(),
-        ..Options::new(Protocol::Socks5)
-    };
+    let options = Options { login: mk_login(), ..Options::new(Protocol::Socks5) };
     let proxy = mk_proxy(options).await;
 
     let mut no_method = TcpStream::connect(proxy.address).await.unwrap();
@@ -124,10 +95,7 @@ async fn refused_targets_are_not_allowed_by_ruleset() {
         ("1.1.1.1", 25),
     ] {
         let refused = open(&proxy, host, port).await.map(|_| ());
-        let by_ruleset = matches!(
-            refused,
-            Err(SocksError::ReplyError(ReplyError::ConnectionNotAllowed))
-        );
+        let by_ruleset = matches!(refused, Err(SocksError::ReplyError(ReplyError::ConnectionNotAllowed)));
         assert!(by_ruleset, "{host} {port}: {refused:?}");
     }
 }
@@ -168,38 +136,21 @@ async fn other_failures_have_their_own_reply() {
 
 #[tokio::test]
 async fn a_wrong_proxy_answers_whoever_comes() {
-    let options = Options {
-        login: mk_login(),
-        behaviour: Behaviour::WrongPage,
-        ..Options::new(Protocol::Socks5)
-    };
+    let options = Options { login: mk_login(), behaviour: Behaviour::WrongPage, ..Options::new(Protocol::Socks5) };
     let proxy = mk_proxy(options).await;
     let target = "10.0.0.1:80".parse().unwrap();
-    for client in [
-        open(&proxy, "10.0.0.1", 80).await,
-        open_with(&proxy, target, "x", "y").await,
-    ] {
+    for client in [open(&proxy, "10.0.0.1", 80).await, open_with(&proxy, target, "x", "y").await] {
         let mut stream = client.unwrap().get_socket();
-        stream
-            .write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            .await
-            .unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
         let answer = read_all(&mut stream).await;
-        assert!(
-            answer.starts_with("HTTP/1.1 200 ") && answer.contains("not the page"),
-            "{answer}"
-        );
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("not the page"), "{answer}");
     }
 }
 
 #[tokio::test]
 async fn what_is_not_socks5_is_hung_up_on() {
     let proxy = mk_proxy(Options::new(Protocol::Socks5)).await;
-    for hello in [
-        &b"GET / HTTP/1.1\r\n\r\n"[..],
-        &[4, 1, 0, 80, 1, 1, 1, 1, 0],
-        &[5, 0],
-    ] {
+    for hello in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[4, 1, 0, 80, 1, 1, 1, 1, 0], &[5, 0]] {
         let mut stream = TcpStream::connect(proxy.address).await.unwrap();
         stream.write_all(hello).await.unwrap();
         assert_closes(&mut stream).await;

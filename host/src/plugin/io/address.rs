@@ -45,7 +45,10 @@ impl Guard {
             return refused("a loopback address", "add `permit: [loopback]` to the connection if that is meant");
         }
         if is_link_local(plain) && !self.permit.contains(&Permit::LinkLocal) {
-            return refused("a link-local address (metadata servers are there)", "add `permit: [linkLocal]` to the connection if that is meant");
+            return refused(
+                "a link-local address (metadata servers are there)",
+                "add `permit: [linkLocal]` to the connection if that is meant",
+            );
         }
         if plain.is_unspecified() || plain.is_multicast() || plain == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return refused("not the address of a host", "name a host");
@@ -79,7 +82,9 @@ impl Resolve for Guard {
 fn canonical(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     let segments = v6.segments();
-    let embedded = matches!(segments, [0, 0, 0, 0, 0, 0xffff, ..]) || matches!(segments, [0x64, 0xff9b, 0, 0, 0, 0, ..]) || (matches!(segments, [0, 0, 0, 0, 0, 0, ..]) && v6 != Ipv6Addr::LOCALHOST && v6 != Ipv6Addr::UNSPECIFIED);
+    let embedded = matches!(segments, [0, 0, 0, 0, 0, 0xffff, ..])
+        || matches!(segments, [0x64, 0xff9b, 0, 0, 0, 0, ..])
+        || (matches!(segments, [0, 0, 0, 0, 0, 0, ..]) && v6 != Ipv6Addr::LOCALHOST && v6 != Ipv6Addr::UNSPECIFIED);
     if !embedded {
         return address;
     }
@@ -95,7 +100,9 @@ fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         // fe80::/10, and the metadata address of another cloud, which is not link-local by prefix.
-        IpAddr::V6(v6) => v6.segments()[0] & 0xffc0 == 0xfe80 || v6 == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+        IpAddr::V6(v6) => {
+            v6.segments()[0] & 0xffc0 == 0xfe80 || v6 == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
+        }
     }
 }
 
@@ -107,8 +114,20 @@ mod tests {
     fn addresses_that_need_a_permit_are_refused_in_every_form() {
         let guard = Guard::new(&[]);
         for address in [
-            "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "::127.0.0.1", "169.254.169.254", "fe80::1",
-            "::ffff:169.254.169.254", "fd00:ec2::254", "0.0.0.0", "::", "224.0.0.1", "255.255.255.255",
+            "127.0.0.1",
+            "127.9.9.9",
+            "::1",
+            "::ffff:127.0.0.1",
+            "64:ff9b::7f00:1",
+            "::127.0.0.1",
+            "169.254.169.254",
+            "fe80::1",
+            "::ffff:169.254.169.254",
+            "fd00:ec2::254",
+            "0.0.0.0",
+            "::",
+            "224.0.0.1",
+            "255.255.255.255",
         ] {
             assert!(guard.check("h", address.parse().unwrap()).is_err(), "{address}");
         }

@@ -23,12 +23,39 @@ use crate::plugin::limits::{BODY_BYTES, HEADER_BYTES};
 
 /// What may stand unencoded in a path segment (RFC 3986 `pchar`), and the slash between segments.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':').remove(b'@')
-    .remove(b'!').remove(b'$').remove(b'&').remove(b'\'').remove(b'(').remove(b')').remove(b'*').remove(b'+').remove(b',').remove(b';').remove(b'=');
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=');
 
 /// Headers that are the host's: what a guest could use to smuggle a request or a credential.
 const RESERVED: [&str; 12] = [
-    "host", "authorization", "proxy-authorization", "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length", "expect",
+    "host",
+    "authorization",
+    "proxy-authorization",
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "expect",
 ];
 
 /// Headers of an answer that a guest has no use for.
@@ -48,8 +75,17 @@ impl Origin {
     pub fn new(spec: &HttpConnection) -> Result<Self, String> {
         let base = spec.base_url.as_deref().ok_or("http.baseUrl is missing; only auth.serviceAccount goes without it, which this operator serves on Kubernetes alone")?;
         let base = Url::parse(base).map_err(|e| format!("http.baseUrl {base:?} is no URL: {e}"))?;
-        if !matches!(base.scheme(), "http" | "https") || base.host().is_none() || !base.username().is_empty() || base.password().is_some() || base.query().is_some() || base.fragment().is_some() {
-            return Err(format!("http.baseUrl {} must be http or https with a host and no user, query or fragment; credentials go under http.auth", base.host_str().unwrap_or("?")));
+        if !matches!(base.scheme(), "http" | "https")
+            || base.host().is_none()
+            || !base.username().is_empty()
+            || base.password().is_some()
+            || base.query().is_some()
+            || base.fragment().is_some()
+        {
+            return Err(format!(
+                "http.baseUrl {} must be http or https with a host and no user, query or fragment; credentials go under http.auth",
+                base.host_str().unwrap_or("?")
+            ));
         }
         if let Some(auth) = &spec.auth {
             if let Some(kind) = unserved(auth) {
@@ -81,8 +117,15 @@ impl Origin {
     /// The URL of a request, or why there is none.
     fn url(&self, request: &HttpRequest) -> Result<Url, Fault> {
         let path = &request.path;
-        if !path.starts_with('/') || path.contains(['?', '#', '\\', '\0']) || path.split('/').any(|s| s == "." || s == "..") {
-            return Err(fault(FaultKind::Denied, false, format!("path {path:?} must start with '/' and hold no '?', '#', '\\' and no '.' or '..' segment")));
+        if !path.starts_with('/')
+            || path.contains(['?', '#', '\\', '\0'])
+            || path.split('/').any(|s| s == "." || s == "..")
+        {
+            return Err(fault(
+                FaultKind::Denied,
+                false,
+                format!("path {path:?} must start with '/' and hold no '?', '#', '\\' and no '.' or '..' segment"),
+            ));
         }
         let mut url = self.base.clone();
         url.set_path(&format!("{}{}", self.base.path().trim_end_matches('/'), utf8_percent_encode(path, PATH)));
@@ -108,7 +151,12 @@ impl Origin {
     }
 
     /// Headers of the request, the host's credential among them.
-    async fn headers(&self, request: &HttpRequest, grants: &Grants, secrets: &mut Vec<SecretBytes>) -> Result<HeaderMap, Fault> {
+    async fn headers(
+        &self,
+        request: &HttpRequest,
+        grants: &Grants,
+        secrets: &mut Vec<SecretBytes>,
+    ) -> Result<HeaderMap, Fault> {
         let mut headers = HeaderMap::new();
         let size: usize = request.headers.iter().map(|(n, v)| n.len() + v.len()).sum();
         if size > HEADER_BYTES {
@@ -123,8 +171,11 @@ impl Origin {
         }
         if let Some(auth) = &self.auth {
             for source in auth_sources(auth) {
-                let secret = grants.resolve(source).await.map_err(|e| fault(FaultKind::Credential, false, e.to_string()))?;
-                let (name, value) = credential(auth, &secret).ok_or_else(|| fault(FaultKind::Credential, false, "the credential holds a line break or is not text"))?;
+                let secret =
+                    grants.resolve(source).await.map_err(|e| fault(FaultKind::Credential, false, e.to_string()))?;
+                let (name, value) = credential(auth, &secret).ok_or_else(|| {
+                    fault(FaultKind::Credential, false, "the credential holds a line break or is not text")
+                })?;
                 headers.insert(name, value);
                 secrets.push(secret);
             }
@@ -135,9 +186,13 @@ impl Origin {
 
 /// The first kind of `auth` that no code serves.
 fn unserved(auth: &HttpAuth) -> Option<&'static str> {
-    [("serviceAccount", auth.service_account.is_some()), ("googleServiceAccount", auth.google_service_account.is_some()), ("googleMetadata", auth.google_metadata.is_some())]
-        .into_iter()
-        .find_map(|(kind, given)| given.then_some(kind))
+    [
+        ("serviceAccount", auth.service_account.is_some()),
+        ("googleServiceAccount", auth.google_service_account.is_some()),
+        ("googleMetadata", auth.google_metadata.is_some()),
+    ]
+    .into_iter()
+    .find_map(|(kind, given)| given.then_some(kind))
 }
 
 fn credential(auth: &HttpAuth, secret: &SecretBytes) -> Option<(HeaderName, HeaderValue)> {
@@ -156,14 +211,28 @@ fn credential(auth: &HttpAuth, secret: &SecretBytes) -> Option<(HeaderName, Head
 }
 
 impl Host for CallState {
-    async fn send(&mut self, connection: String, request: HttpRequest) -> wasmtime::Result<Result<HttpResponse, Fault>> {
+    async fn send(
+        &mut self,
+        connection: String,
+        request: HttpRequest,
+    ) -> wasmtime::Result<Result<HttpResponse, Fault>> {
         let grants = self.grants.clone();
         let origin = match grants.connections.get(&connection) {
             Some(Granted::Http(origin)) => origin,
-            Some(Granted::Ssh) => return Ok(Err(fault(FaultKind::UnknownConnection, false, format!("connection {connection:?} is ssh, not http")))),
+            Some(Granted::Ssh) => {
+                return Ok(Err(fault(
+                    FaultKind::UnknownConnection,
+                    false,
+                    format!("connection {connection:?} is ssh, not http"),
+                )));
+            }
             None => {
                 let names = grants.names("http").join(", ");
-                return Ok(Err(fault(FaultKind::UnknownConnection, false, format!("the Provider grants no connection {connection:?}; it grants: {names}"))));
+                return Ok(Err(fault(
+                    FaultKind::UnknownConnection,
+                    false,
+                    format!("the Provider grants no connection {connection:?}; it grants: {names}"),
+                )));
             }
         };
         let limit = Duration::from_millis(request.timeout_ms.into()).min(self.remaining());
@@ -171,7 +240,9 @@ impl Host for CallState {
         // Said before the first byte: a call that is dropped at its deadline cannot say it afterwards.
         let before = self.progress.begin(change);
         let mut sent = false;
-        let answer = match tokio::time::timeout(limit, exchange(origin, &grants, request, &mut self.secrets, &mut sent)).await {
+        let answer = match tokio::time::timeout(limit, exchange(origin, &grants, request, &mut self.secrets, &mut sent))
+            .await
+        {
             Ok(answer) => answer,
             Err(_) => Err(fault(FaultKind::TimedOut, sent, format!("no whole answer within {} ms", limit.as_millis()))),
         };
@@ -181,18 +252,36 @@ impl Host for CallState {
 }
 
 /// One request and its whole answer. `sent` turns true as soon as something may have left.
-async fn exchange(origin: &Origin, grants: &Grants, request: HttpRequest, secrets: &mut Vec<SecretBytes>, sent: &mut bool) -> Result<HttpResponse, Fault> {
+async fn exchange(
+    origin: &Origin,
+    grants: &Grants,
+    request: HttpRequest,
+    secrets: &mut Vec<SecretBytes>,
+    sent: &mut bool,
+) -> Result<HttpResponse, Fault> {
     let method = Method::from_bytes(request.method.as_bytes())
         .ok()
-        .filter(|m| m.as_str().chars().all(|c| c.is_ascii_uppercase()) && !matches!(*m, Method::CONNECT | Method::TRACE))
+        .filter(|m| {
+            m.as_str().chars().all(|c| c.is_ascii_uppercase()) && !matches!(*m, Method::CONNECT | Method::TRACE)
+        })
         .ok_or_else(|| fault(FaultKind::Denied, false, format!("method {:?} is not sent", request.method)))?;
     let url = origin.url(&request)?;
     if !origin.allowed(method.as_str(), &request.path) {
-        return Err(fault(FaultKind::Denied, false, format!("the connection's `allow` rules do not hold {method} {}; add a rule to the Provider if it is meant", request.path)));
+        return Err(fault(
+            FaultKind::Denied,
+            false,
+            format!(
+                "the connection's `allow` rules do not hold {method} {}; add a rule to the Provider if it is meant",
+                request.path
+            ),
+        ));
     }
     if let Some(address) = url.host_str().and_then(|h| h.trim_matches(['[', ']']).parse::<IpAddr>().ok()) {
         // An address in the URL passes by the resolver.
-        origin.guard.check(&address.to_string(), address).map_err(|e| fault(FaultKind::Denied, false, e.to_string()))?;
+        origin
+            .guard
+            .check(&address.to_string(), address)
+            .map_err(|e| fault(FaultKind::Denied, false, e.to_string()))?;
     }
     let headers = origin.headers(&request, grants, secrets).await?;
     let body = request.body.unwrap_or_default();
@@ -200,7 +289,8 @@ async fn exchange(origin: &Origin, grants: &Grants, request: HttpRequest, secret
         return Err(fault(FaultKind::TooLarge, false, format!("the request's body is over {BODY_BYTES} bytes")));
     }
     *sent = true;
-    let answer = origin.client.request(method, url).headers(headers).body(body).send().await.map_err(|e| classify(&e, sent))?;
+    let answer =
+        origin.client.request(method, url).headers(headers).body(body).send().await.map_err(|e| classify(&e, sent))?;
     read(answer).await
 }
 
@@ -258,17 +348,26 @@ mod tests {
 
     fn mk_origin(base: &str, allow: Vec<HttpRule>) -> Origin {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Origin::new(&HttpConnection { base_url: Some(base.into()), allow, ..HttpConnection::default() }).unwrap_or_else(|e| panic!("{e}"))
+        Origin::new(&HttpConnection { base_url: Some(base.into()), allow, ..HttpConnection::default() })
+            .unwrap_or_else(|e| panic!("{e}"))
     }
 
     fn mk_request(path: &str, query: &[(&str, &str)]) -> HttpRequest {
-        HttpRequest { method: "GET".into(), path: path.into(), query: query.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(), headers: vec![], body: None, timeout_ms: 1000 }
+        HttpRequest {
+            method: "GET".into(),
+            path: path.into(),
+            query: query.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            headers: vec![],
+            body: None,
+            timeout_ms: 1000,
+        }
     }
 
     #[test]
     fn paths_and_queries_are_encoded_below_the_base() {
         let origin = mk_origin("http://10.0.0.1:8080/api/", vec![]);
-        let url = origin.url(&mk_request("/v1/a b/ü%2f", &[("q", "x&y=z")])).unwrap_or_else(|f| panic!("{}", f.message));
+        let url =
+            origin.url(&mk_request("/v1/a b/ü%2f", &[("q", "x&y=z")])).unwrap_or_else(|f| panic!("{}", f.message));
         assert_eq!(url.as_str(), "http://10.0.0.1:8080/api/v1/a%20b/%C3%BC%252f?q=x%26y%3Dz");
     }
 
@@ -282,11 +381,23 @@ mod tests {
 
     #[test]
     fn allow_rules_match_whole_segments() {
-        let rule = |methods: &[&str], path: Option<&str>, prefix: Option<&str>| HttpRule { methods: methods.iter().map(|m| (*m).into()).collect(), path: path.map(Into::into), path_prefix: prefix.map(Into::into) };
-        let origin = mk_origin("http://10.0.0.1", vec![rule(&["GET", "POST"], None, Some("/api/v1/pods")), rule(&["GET"], Some("/version"), None)]);
+        let rule = |methods: &[&str], path: Option<&str>, prefix: Option<&str>| HttpRule {
+            methods: methods.iter().map(|m| (*m).into()).collect(),
+            path: path.map(Into::into),
+            path_prefix: prefix.map(Into::into),
+        };
+        let origin = mk_origin(
+            "http://10.0.0.1",
+            vec![rule(&["GET", "POST"], None, Some("/api/v1/pods")), rule(&["GET"], Some("/version"), None)],
+        );
         for (method, path, allowed) in [
-            ("GET", "/api/v1/pods", true), ("POST", "/api/v1/pods/a", true), ("DELETE", "/api/v1/pods/a", false), ("GET", "/api/v1/podsecrets", false),
-            ("GET", "/version", true), ("GET", "/version/x", false), ("GET", "/", false),
+            ("GET", "/api/v1/pods", true),
+            ("POST", "/api/v1/pods/a", true),
+            ("DELETE", "/api/v1/pods/a", false),
+            ("GET", "/api/v1/podsecrets", false),
+            ("GET", "/version", true),
+            ("GET", "/version/x", false),
+            ("GET", "/", false),
         ] {
             assert_eq!(origin.allowed(method, path), allowed, "{method} {path}");
         }
@@ -295,8 +406,15 @@ mod tests {
     #[test]
     fn unusable_connections_say_what_to_change() {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        for (base, expected) in [("ftp://h", "must be http or https"), ("http://u:p@h", "credentials go under http.auth"), ("nonsense", "is no URL"), ("http://h/?a=b", "no user, query")] {
-            let error = Origin::new(&HttpConnection { base_url: Some(base.into()), ..HttpConnection::default() }).err().unwrap();
+        for (base, expected) in [
+            ("ftp://h", "must be http or https"),
+            ("http://u:p@h", "credentials go under http.auth"),
+            ("nonsense", "is no URL"),
+            ("http://h/?a=b", "no user, query"),
+        ] {
+            let error = Origin::new(&HttpConnection { base_url: Some(base.into()), ..HttpConnection::default() })
+                .err()
+                .unwrap();
             assert!(error.contains(expected), "{error}");
             assert!(!error.contains("u:p"), "{error}");
         }

@@ -12,7 +12,12 @@ impl types::Host for CallState {}
 impl faults::Host for CallState {}
 
 impl log::Host for CallState {
-    async fn write(&mut self, level: log::Level, message: String, fields: Vec<(String, String)>) -> wasmtime::Result<()> {
+    async fn write(
+        &mut self,
+        level: log::Level,
+        message: String,
+        fields: Vec<(String, String)>,
+    ) -> wasmtime::Result<()> {
         if fields.iter().any(|(name, _)| name == "panic") {
             // The SDK's panic hook: the trap that follows knows no text of its own.
             self.panic_text = Some(self.clean(&message, 1024));

@@ -9,7 +9,11 @@ impl Host for CallState {
     async fn get(&mut self, name: String) -> wasmtime::Result<Result<Vec<u8>, Fault>> {
         let grants = self.grants.clone();
         Ok(match grants.secret(&name).await {
-            None => Err(fault(FaultKind::UnknownConnection, false, format!("the Provider grants no secret {name:?} under spec.secrets"))),
+            None => Err(fault(
+                FaultKind::UnknownConnection,
+                false,
+                format!("the Provider grants no secret {name:?} under spec.secrets"),
+            )),
             Some(Err(e)) => Err(fault(FaultKind::Credential, false, e.to_string())),
             Some(Ok(value)) => {
                 let bytes = value.expose().to_vec();

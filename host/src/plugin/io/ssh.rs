@@ -9,8 +9,16 @@ use crate::plugin::grants::Granted;
 impl Host for CallState {
     async fn exec(&mut self, connection: String, _: Command) -> wasmtime::Result<Result<Output, Fault>> {
         Ok(Err(match self.grants.connections.get(&connection) {
-            Some(Granted::Ssh) => fault(FaultKind::NotConfigured, false, format!("connection {connection:?}: this version of the operator opens no SSH sessions")),
-            _ => fault(FaultKind::UnknownConnection, false, format!("the Provider grants no ssh connection {connection:?}")),
+            Some(Granted::Ssh) => fault(
+                FaultKind::NotConfigured,
+                false,
+                format!("connection {connection:?}: this version of the operator opens no SSH sessions"),
+            ),
+            _ => fault(
+                FaultKind::UnknownConnection,
+                false,
+                format!("the Provider grants no ssh connection {connection:?}"),
+            ),
         }))
     }
 }

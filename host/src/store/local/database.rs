@@ -22,18 +22,30 @@ const BATCH: usize = 512;
 pub struct Write {
     table: &'static str,
     key: String,
-    value: Option<Vec<u8>>,
+    change: Change,
+}
+
+#[derive(Debug)]
+enum Change {
+    Put(Vec<u8>),
+    Remove,
+    RemoveIf(Vec<u8>),
 }
 
 impl Write {
     /// Sets a key.
     pub fn put(table: &'static str, key: impl Into<String>, value: Vec<u8>) -> Self {
-        Self { table, key: key.into(), value: Some(value) }
+        Self { table, key: key.into(), change: Change::Put(value) }
     }
 
     /// Removes a key.
     pub fn remove(table: &'static str, key: impl Into<String>) -> Self {
-        Self { table, key: key.into(), value: None }
+        Self { table, key: key.into(), change: Change::Remove }
+    }
+
+    /// Removes a key while it has this value: a write that overtook this one stays.
+    pub fn remove_if(table: &'static str, key: impl Into<String>, value: Vec<u8>) -> Self {
+        Self { table, key: key.into(), change: Change::RemoveIf(value) }
     }
 }
 
@@ -62,21 +74,42 @@ impl Database {
         }
         let file = {
             use std::os::unix::fs::OpenOptionsExt;
-            std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map_err(|e| fail(e.to_string()))?
+            std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(path)
+                .map_err(|e| fail(e.to_string()))?
         };
-        let inner = redb::Builder::new().set_cache_size(8 << 20).create_file(file).map_err(|e| match e {
-            redb::DatabaseError::DatabaseAlreadyOpen => fail("another process has it open; one operator runs per data folder".into()),
-            e => fail(format!("{e}; restore the folder from a backup, or start with an empty one")),
-        })?;
+        let inner = redb::Builder::new()
+            .set_cache_size(8 << 20)
+            .create_with_backend(redb::backends::FileBackend::new(file).map_err(|e| fail(e.to_string()))?)
+            .map_err(|e| match e {
+                redb::DatabaseError::DatabaseAlreadyOpen => {
+                    fail("another process has it open; one operator runs per data folder".into())
+                }
+                e => fail(format!("{e}; restore the folder from a backup, or start with an empty one")),
+            })?;
         let inner = Arc::new(inner);
         let (jobs, queue) = mpsc::channel(QUEUE);
         let writer = Arc::downgrade(&inner);
-        std::thread::Builder::new().name("database".into()).spawn(move || write_all(&writer, queue)).map_err(|e| fail(e.to_string()))?;
+        std::thread::Builder::new()
+            .name("database".into())
+            .spawn(move || write_all(&writer, queue))
+            .map_err(|e| fail(e.to_string()))?;
         let this = Self { inner, jobs };
         match this.get("meta", "format")? {
             None => commit(&this.inner, &[Write::put("meta", "format", FORMAT.to_vec())]).map_err(fail)?,
             Some(found) if found == FORMAT => {}
-            Some(found) => return Err(fail(format!("its format is {}, and this version reads {}; use the version that wrote it, or a later one", String::from_utf8_lossy(&found), String::from_utf8_lossy(FORMAT)))),
+            Some(found) => {
+                return Err(fail(format!(
+                    "its format is {}, and this version reads {}; use the version that wrote it, or a later one",
+                    String::from_utf8_lossy(&found),
+                    String::from_utf8_lossy(FORMAT)
+                )));
+            }
         }
         Ok(this)
     }
@@ -129,7 +162,12 @@ impl Database {
     ///
     /// # Errors
     /// When the disk fails.
-    pub async fn once(&self, table: &'static str, key: &str, make: impl FnOnce() -> Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    pub async fn once(
+        &self,
+        table: &'static str,
+        key: &str,
+        make: impl FnOnce() -> Vec<u8>,
+    ) -> Result<Vec<u8>, StoreError> {
         if let Some(found) = self.get(table, key)? {
             return Ok(found);
         }
@@ -165,9 +203,15 @@ fn commit(database: &redb::Database, writes: &[Write]) -> Result<(), String> {
         transaction.set_durability(Durability::Immediate)?;
         for write in writes {
             let mut table = transaction.open_table(definition(write.table))?;
-            match &write.value {
-                Some(value) => drop(table.insert(write.key.as_str(), value.as_slice())?),
-                None => drop(table.remove(write.key.as_str())?),
+            let key = write.key.as_str();
+            match &write.change {
+                Change::Put(value) => drop(table.insert(key, value.as_slice())?),
+                Change::Remove => drop(table.remove(key)?),
+                Change::RemoveIf(value) => {
+                    if table.get(key)?.is_some_and(|found| found.value() == value.as_slice()) {
+                        table.remove(key)?;
+                    }
+                }
             }
         }
         Ok(transaction.commit()?)
@@ -185,12 +229,19 @@ mod tests {
         let path = dir.path().join("data/state.redb");
         {
             let database = Database::open(&path).unwrap();
-            database.write(vec![Write::put("t", "a", b"1".to_vec()), Write::put("t", "b", b"2".to_vec())]).await.unwrap();
+            database
+                .write(vec![Write::put("t", "a", b"1".to_vec()), Write::put("t", "b", b"2".to_vec())])
+                .await
+                .unwrap();
             database.write(vec![Write::remove("t", "a")]).await.unwrap();
         }
         let database = open_when_free(&path);
         assert_eq!(database.all("t").unwrap(), [("b".to_owned(), b"2".to_vec())]);
         assert_eq!(database.once("t", "b", || b"other".to_vec()).await.unwrap(), b"2");
+        database.write(vec![Write::remove_if("t", "b", b"1".to_vec())]).await.unwrap();
+        assert_eq!(database.get("t", "b").unwrap().as_deref(), Some(&b"2"[..]), "another value stays");
+        database.write(vec![Write::remove_if("t", "b", b"2".to_vec())]).await.unwrap();
+        assert_eq!(database.get("t", "b").unwrap(), None);
     }
 
     /// The writer thread lets go of the file a moment after the last handle is dropped.

@@ -95,7 +95,10 @@ impl LocalStore {
         let mut wanted = match self.read_folder() {
             Ok(wanted) => wanted,
             Err(error) => {
-                let problem = format!("the manifest folder {} cannot be read ({error}); every object stays as it is", self.folder.path.display());
+                let problem = format!(
+                    "the manifest folder {} cannot be read ({error}); every object stays as it is",
+                    self.folder.path.display()
+                );
                 self.tell(BTreeMap::from([(String::new(), problem)]));
                 return;
             }
@@ -104,14 +107,24 @@ impl LocalStore {
             self.changed(Change::Secrets);
         }
         for (key, (provider, file)) in &wanted.providers {
-            match self.apply_one(&self.provider_objects, "providers", key, provider, file, |old, new| (old.spec.plugin.name != new.spec.plugin.name).then_some("spec.plugin.name")).await {
+            match self
+                .apply_one(&self.provider_objects, "providers", key, provider, file, |old, new| {
+                    (old.spec.plugin.name != new.spec.plugin.name).then_some("spec.plugin.name")
+                })
+                .await
+            {
                 Ok(true) => self.changed(Change::Provider(key.clone())),
                 Ok(false) => {}
                 Err(problem) => drop(wanted.problems.insert(file.clone(), problem)),
             }
         }
         for (key, (proxy, file)) in &wanted.proxies {
-            match self.apply_one(&self.objects, "proxies", key, proxy, file, |old, new| (old.spec.provider != new.spec.provider).then_some("spec.provider")).await {
+            match self
+                .apply_one(&self.objects, "proxies", key, proxy, file, |old, new| {
+                    (old.spec.provider != new.spec.provider).then_some("spec.provider")
+                })
+                .await
+            {
                 Ok(true) => self.changed(Change::Proxy(ProxyKey::of(proxy))),
                 Ok(false) => {}
                 Err(problem) => drop(wanted.problems.insert(file.clone(), problem)),
@@ -138,13 +151,17 @@ impl LocalStore {
             let manifests = match read_file(&path) {
                 Ok(manifests) => Arc::new(manifests),
                 Err(problem) => {
-                    wanted.problems.insert(file.clone(), format!("{}: {problem}; its objects stay as they are", path.display()));
+                    wanted
+                        .problems
+                        .insert(file.clone(), format!("{}: {problem}; its objects stay as they are", path.display()));
                     memory.good.get(&file).cloned().unwrap_or_default()
                 }
             };
             for manifest in manifests.iter() {
                 if let Some(what) = wanted.add(manifest, &file) {
-                    wanted.problems.insert(file.clone(), format!("{}: {what} is in another file too, which wins", path.display()));
+                    wanted
+                        .problems
+                        .insert(file.clone(), format!("{}: {what} is in another file too, which wins", path.display()));
                 }
             }
             good.insert(file, manifests);
@@ -154,7 +171,15 @@ impl LocalStore {
     }
 
     /// Creates or updates one object. `frozen` names a field that may not change. Answers whether anything changed.
-    async fn apply_one<T>(&self, objects: &Objects<T>, table: &'static str, key: &str, manifest: &T, file: &str, frozen: fn(&T, &T) -> Option<&'static str>) -> Result<bool, String>
+    async fn apply_one<T>(
+        &self,
+        objects: &Objects<T>,
+        table: &'static str,
+        key: &str,
+        manifest: &T,
+        file: &str,
+        frozen: fn(&T, &T) -> Option<&'static str>,
+    ) -> Result<bool, String>
     where
         T: Resource + Clone + Serialize + DeserializeOwned,
     {
@@ -181,13 +206,17 @@ impl LocalStore {
             return Ok(false);
         }
         if let Some(field) = frozen(&old, manifest) {
-            return Err(format!("{key}: {field} cannot be changed; delete the object and create it anew. The old one stays"));
+            return Err(format!(
+                "{key}: {field} cannot be changed; delete the object and create it anew. The old one stays"
+            ));
         }
         let (labels, annotations) = (meta.labels.clone(), meta.annotations.clone());
         let spec_changed = spec_of(&*old) != spec_of(manifest);
         let update = objects.update(key, None, |current| {
             let ObjectMeta { generation, .. } = current.meta().clone();
-            let status = serde_json::to_value(&*current).ok().and_then(|mut v| v.as_object_mut().and_then(|o| o.remove("status")));
+            let status = serde_json::to_value(&*current)
+                .ok()
+                .and_then(|mut v| v.as_object_mut().and_then(|o| o.remove("status")));
             let kept = current.meta().clone();
             // Everything but the metadata that we own and the status comes from the manifest.
             let mut value = serde_json::to_value(&object).unwrap_or_default();
@@ -197,7 +226,12 @@ impl LocalStore {
             if let Ok(next) = serde_json::from_value::<T>(value) {
                 *current = next;
             }
-            *current.meta_mut() = ObjectMeta { labels, annotations, generation: Some(generation.unwrap_or(1) + i64::from(spec_changed)), ..kept };
+            *current.meta_mut() = ObjectMeta {
+                labels,
+                annotations,
+                generation: Some(generation.unwrap_or(1) + i64::from(spec_changed)),
+                ..kept
+            };
         });
         update.await.map(|_| true).map_err(fail)
     }
@@ -205,11 +239,21 @@ impl LocalStore {
     /// Deletes objects whose manifests are gone, if that is beyond doubt.
     async fn remove_vanished(&self, wanted: &mut Wanted) {
         let from_folder = |annotations: &BTreeMap<String, String>| annotations.contains_key(FILE_ANNOTATION);
-        let proxies: Vec<_> = self.proxies().into_iter().filter(|p| from_folder(p.annotations()) && !p.is_deleting()).collect();
-        let providers: Vec<_> = self.providers().into_iter().filter(|p| from_folder(p.annotations()) && p.meta().deletion_timestamp.is_none()).collect();
+        let proxies: Vec<_> =
+            self.proxies().into_iter().filter(|p| from_folder(p.annotations()) && !p.is_deleting()).collect();
+        let providers: Vec<_> = self
+            .providers()
+            .into_iter()
+            .filter(|p| from_folder(p.annotations()) && p.meta().deletion_timestamp.is_none())
+            .collect();
         let total = proxies.len() + providers.len();
-        let proxies: Vec<_> = proxies.into_iter().map(|p| ProxyKey::of(&p)).filter(|key| !wanted.proxies.contains_key(&key.to_string())).collect();
-        let providers: Vec<_> = providers.into_iter().map(|p| p.name_any()).filter(|name| !wanted.providers.contains_key(name)).collect();
+        let proxies: Vec<_> = proxies
+            .into_iter()
+            .map(|p| ProxyKey::of(&p))
+            .filter(|key| !wanted.proxies.contains_key(&key.to_string()))
+            .collect();
+        let providers: Vec<_> =
+            providers.into_iter().map(|p| p.name_any()).filter(|name| !wanted.providers.contains_key(name)).collect();
         let vanished = proxies.len() + providers.len();
         if vanished == 0 {
             return;
@@ -245,11 +289,21 @@ impl LocalStore {
         let regarding = |file: &str| Regarding::Manifest(file.to_owned());
         for (file, problem) in &problems {
             if memory.problems.get(file) != Some(problem) {
-                self.event(Event { regarding: regarding(file), severity: Severity::Warning, reason: "ManifestRefused".into(), message: problem.clone() });
+                self.event(Event {
+                    regarding: regarding(file),
+                    severity: Severity::Warning,
+                    reason: "ManifestRefused".into(),
+                    message: problem.clone(),
+                });
             }
         }
         for file in memory.problems.keys().filter(|file| !problems.contains_key(*file)) {
-            self.event(Event { regarding: regarding(file), severity: Severity::Normal, reason: "ManifestAccepted".into(), message: "the problem is over".into() });
+            self.event(Event {
+                regarding: regarding(file),
+                severity: Severity::Normal,
+                reason: "ManifestAccepted".into(),
+                message: "the problem is over".into(),
+            });
         }
         memory.problems = problems;
     }
@@ -271,7 +325,9 @@ impl Wanted {
                 let what = format!("Provider {name}");
                 put(&mut self.providers, name, ((**provider).clone(), file.to_owned())).then_some(what)
             }
-            Manifest::Secret(secret) => put(&mut self.secrets, secret.name.clone(), secret.clone()).then(|| format!("Secret {}", secret.name)),
+            Manifest::Secret(secret) => {
+                put(&mut self.secrets, secret.name.clone(), secret.clone()).then(|| format!("Secret {}", secret.name))
+            }
         }
     }
 }

@@ -9,7 +9,8 @@ use super::*;
 use crate::model::clock::SystemClock;
 use crate::store::{Event, Store};
 
-const PROVIDER: &str = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: demo}\nspec: {plugin: {name: sandbox}}\n";
+const PROVIDER: &str =
+    "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: demo}\nspec: {plugin: {name: sandbox}}\n";
 
 struct Lab {
     store: Arc<LocalStore>,
@@ -20,7 +21,14 @@ impl Lab {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("manifests")).unwrap();
-        let store = LocalStore::open(&dir.path().join("data"), &dir.path().join("manifests"), vec![], Arc::new(SystemClock::default())).await.unwrap();
+        let store = LocalStore::open(
+            &dir.path().join("data"),
+            &dir.path().join("manifests"),
+            vec![],
+            Arc::new(SystemClock::default()),
+        )
+        .await
+        .unwrap();
         Self { store, dir }
     }
 
@@ -55,7 +63,9 @@ fn write(path: &Path, text: &str, mode: u32) {
 }
 
 fn proxy(name: &str, spec: &str) -> String {
-    format!("apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: {name}}}\nspec: {{provider: demo{spec}}}\n")
+    format!(
+        "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: {name}}}\nspec: {{provider: demo{spec}}}\n"
+    )
 }
 
 #[tokio::test]
@@ -116,7 +126,10 @@ async fn doubt_deletes_nothing() {
     assert_eq!(lab.names().len(), 3, "while a file is wrong");
     lab.remove(&["bad.yaml", "b.yaml"]).await;
     assert_eq!(lab.names().len(), 3, "two of three vanished");
-    assert!(lab.last_event().message.contains("vanished at once") || lab.store.events().iter().any(|e| e.message.contains("2 of 3 manifests vanished at once")));
+    assert!(
+        lab.last_event().message.contains("vanished at once")
+            || lab.store.events().iter().any(|e| e.message.contains("2 of 3 manifests vanished at once"))
+    );
     lab.remove(&["c.yaml"]).await;
     assert_eq!(lab.names().len(), 3, "an empty folder");
     fs::remove_dir(lab.folder()).unwrap();
@@ -174,7 +187,10 @@ async fn an_object_under_deletion_goes_when_its_finalizer_does() {
     let key = ProxyKey { namespace: "default".into(), name: "a".into() };
     let object = lab.store.proxy(&key).unwrap();
     let stored = lab.store.set_proxy_finalizer(&object, true).await.unwrap().unwrap();
-    assert!(matches!(lab.store.set_proxy_finalizer(&object, false).await, Err(crate::store::StoreError::Conflict(_))), "decided on an old version");
+    assert!(
+        matches!(lab.store.set_proxy_finalizer(&object, false).await, Err(crate::store::StoreError::Conflict(_))),
+        "decided on an old version"
+    );
     lab.store.delete_proxy(&key).await.unwrap();
     let deleting = lab.store.proxy(&key).unwrap();
     assert!(deleting.is_deleting() && deleting.resource_version() != stored.resource_version());
@@ -192,7 +208,14 @@ async fn objects_survive_a_restart() {
     drop(store);
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     let again = loop {
-        match LocalStore::open(&dir.path().join("data"), &dir.path().join("manifests"), vec![], Arc::new(SystemClock::default())).await {
+        match LocalStore::open(
+            &dir.path().join("data"),
+            &dir.path().join("manifests"),
+            vec![],
+            Arc::new(SystemClock::default()),
+        )
+        .await
+        {
             Ok(store) => break store,
             Err(e) if std::time::Instant::now() > until => panic!("{e}"),
             Err(_) => tokio::task::yield_now().await,

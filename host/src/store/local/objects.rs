@@ -27,8 +27,11 @@ impl<T: Resource + ResourceExt + Clone + Serialize + DeserializeOwned> Objects<T
     pub async fn load(database: Database, table: &'static str) -> Result<Self, StoreError> {
         let mut cached = BTreeMap::new();
         for (key, bytes) in database.all(table)? {
-            let object = serde_json::from_slice(&bytes)
-                .map_err(|e| StoreError::Unavailable(format!("{table} {key} cannot be read ({e}); use the version of the operator that wrote it")))?;
+            let object = serde_json::from_slice(&bytes).map_err(|e| {
+                StoreError::Unavailable(format!(
+                    "{table} {key} cannot be read ({e}); use the version of the operator that wrote it"
+                ))
+            })?;
             cached.insert(key, Arc::new(object));
         }
         Ok(Self { table, database, cached: Mutex::new(cached), writing: Mutex::default() })
@@ -55,7 +58,12 @@ impl<T: Resource + ResourceExt + Clone + Serialize + DeserializeOwned> Objects<T
 
     /// Changes an object, if it still is the version of `decided_on` (none: whatever it is). Answers the new version, or
     /// none when it is gone: under deletion, without finalizers.
-    pub async fn update(&self, key: &str, decided_on: Option<&T>, change: impl FnOnce(&mut T)) -> Result<Option<Arc<T>>, StoreError> {
+    pub async fn update(
+        &self,
+        key: &str,
+        decided_on: Option<&T>,
+        change: impl FnOnce(&mut T),
+    ) -> Result<Option<Arc<T>>, StoreError> {
         let writer = self.writer(key);
         let _one = writer.lock().await;
         let current = self.get(key).ok_or_else(|| StoreError::NotFound(format!("{} {key}", self.table)))?;

@@ -39,11 +39,19 @@ impl SecretFiles {
             (Some(reference), _) => {
                 let secret = self.get(&reference.name)?;
                 if secret.labels.get(PROVIDER_SECRET_LABEL).is_none_or(|v| v != "true") {
-                    return Err(SecretError::Denied(format!("Secret {} is not for providers: label it {PROVIDER_SECRET_LABEL}: \"true\"", reference.name)));
+                    return Err(SecretError::Denied(format!(
+                        "Secret {} is not for providers: label it {PROVIDER_SECRET_LABEL}: \"true\"",
+                        reference.name
+                    )));
                 }
                 secret.data.get(&reference.key).cloned().ok_or_else(|| {
                     let keys: Vec<_> = secret.data.keys().map(String::as_str).collect();
-                    SecretError::Missing(format!("Secret {} has no key {:?}; it has: {}", reference.name, reference.key, keys.join(", ")))
+                    SecretError::Missing(format!(
+                        "Secret {} has no key {:?}; it has: {}",
+                        reference.name,
+                        reference.key,
+                        keys.join(", ")
+                    ))
                 })
             }
             (None, Some(path)) => self.file(Path::new(path)),
@@ -55,7 +63,11 @@ impl SecretFiles {
         let secret = self.get(name)?;
         let field = |key: &str| {
             let value = secret.data.get(key).and_then(SecretBytes::expose_line).filter(|v| !v.is_empty());
-            value.map(str::to_owned).ok_or_else(|| SecretError::Missing(format!("Secret {name} must hold the keys username and password as text; {key} is missing")))
+            value.map(str::to_owned).ok_or_else(|| {
+                SecretError::Missing(format!(
+                    "Secret {name} must hold the keys username and password as text; {key} is missing"
+                ))
+            })
         };
         Ok(Login { username: field("username")?, password: field("password")?.into() })
     }
@@ -70,7 +82,11 @@ impl SecretFiles {
 
     fn get(&self, name: &str) -> Result<SecretManifest, SecretError> {
         let held = self.manifests.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        held.get(name).cloned().ok_or_else(|| SecretError::Missing(format!("Secret {name} does not exist: put a manifest of kind: Secret into the manifest folder, with mode 0600")))
+        held.get(name).cloned().ok_or_else(|| {
+            SecretError::Missing(format!(
+                "Secret {name} does not exist: put a manifest of kind: Secret into the manifest folder, with mode 0600"
+            ))
+        })
     }
 
     /// Only below the folders that the administrator named: a Provider must not read whatever the operator can.
@@ -85,7 +101,9 @@ impl SecretFiles {
         if fs::metadata(&real).map_err(missing)?.len() > FILE_BYTES {
             return Err(SecretError::Unreadable(format!("file {} is over {FILE_BYTES} bytes", path.display())));
         }
-        fs::read(&real).map(SecretBytes::from).map_err(|e| SecretError::Unreadable(format!("file {}: {e}", path.display())))
+        fs::read(&real)
+            .map(SecretBytes::from)
+            .map_err(|e| SecretError::Unreadable(format!("file {}: {e}", path.display())))
     }
 }
 
@@ -96,7 +114,11 @@ mod tests {
 
     fn mk_secret(name: &str, label: Option<&str>) -> SecretManifest {
         let labels = label.map(|l| (l.to_owned(), "true".to_owned())).into_iter().collect();
-        SecretManifest { name: name.into(), labels, data: BTreeMap::from([("token".to_owned(), SecretBytes::from("t0ken".to_owned()))]) }
+        SecretManifest {
+            name: name.into(),
+            labels,
+            data: BTreeMap::from([("token".to_owned(), SecretBytes::from("t0ken".to_owned()))]),
+        }
     }
 
     fn mk_ref(name: &str, key: &str) -> Source {
@@ -123,7 +145,8 @@ mod tests {
         fs::write(&outside, "o").unwrap();
         std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
         let secrets = SecretFiles::new(vec![inside.clone()]);
-        let read = |path: PathBuf| secrets.resolve(&Source { secret_ref: None, file: Some(path.display().to_string()) });
+        let read =
+            |path: PathBuf| secrets.resolve(&Source { secret_ref: None, file: Some(path.display().to_string()) });
         assert_eq!(read(inside.join("key")).unwrap().expose(), b"k");
         assert!(matches!(read(outside), Err(SecretError::Denied(_))));
         assert!(matches!(read(inside.join("link")), Err(SecretError::Denied(_))));

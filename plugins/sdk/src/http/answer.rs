@@ -23,26 +23,13 @@ pub struct Answer {
 impl Answer {
     /// Wraps a response of the host; `what` names the request in errors. Public for tests of what a status leads to.
     pub fn new(what: impl Into<String>, mutating: bool, response: HttpResponse) -> Self {
-        let HttpResponse {
-            status,
-            headers,
-            body,
-        } = response;
-        Self {
-            status,
-            body,
-            headers,
-            what: what.into(),
-            mutating,
-        }
+        let HttpResponse { status, headers, body } = response;
+        Self { status, body, headers, what: what.into(), mutating }
     }
 
     /// The first header of that name, when it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let (_, value) = self
-            .headers
-            .iter()
-            .find(|(found, _)| found.eq_ignore_ascii_case(name))?;
+        let (_, value) = self.headers.iter().find(|(found, _)| found.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(value).ok()
     }
 
@@ -53,11 +40,7 @@ impl Answer {
 
     /// The answer when it is 2xx, else [`Answer::error`].
     pub fn ok(self) -> Result<Self, Error> {
-        if self.success() {
-            Ok(self)
-        } else {
-            Err(self.error())
-        }
+        if self.success() { Ok(self) } else { Err(self.error()) }
     }
 
     /// The error that this status stands for. Statuses that mean something else at a backend (404, 409, a 403 for quota)
@@ -78,15 +61,8 @@ impl Answer {
     /// The body as JSON. One that does not fit is an unknown outcome after a change, which did happen.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|error| {
-            let text = format!(
-                "{} was answered {} with a body that does not fit: {error}",
-                self.what, self.status
-            );
-            let error = if self.mutating {
-                Error::unknown_outcome(text)
-            } else {
-                Error::internal(text)
-            };
+            let text = format!("{} was answered {} with a body that does not fit: {error}", self.what, self.status);
+            let error = if self.mutating { Error::unknown_outcome(text) } else { Error::internal(text) };
             error.reason("UnexpectedAnswer")
         })
     }
@@ -99,16 +75,8 @@ impl Answer {
     /// A piece of the body, as far as it is readable on one line.
     fn quote(&self) -> String {
         let text = String::from_utf8_lossy(&self.body);
-        let line: String = text
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .take(QUOTED)
-            .collect();
-        if line.trim().is_empty() {
-            String::new()
-        } else {
-            format!(": {}", line.trim())
-        }
+        let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(QUOTED).collect();
+        if line.trim().is_empty() { String::new() } else { format!(": {}", line.trim()) }
     }
 }
 
@@ -119,15 +87,7 @@ mod tests {
 
     fn mk_answer(status: u16, mutating: bool) -> Answer {
         let headers = vec![("Retry-After".into(), b"7".to_vec())];
-        Answer::new(
-            "PUT /x",
-            mutating,
-            HttpResponse {
-                status,
-                headers,
-                body: b"no\nway".to_vec(),
-            },
-        )
+        Answer::new("PUT /x", mutating, HttpResponse { status, headers, body: b"no\nway".to_vec() })
     }
 
     #[test]
@@ -142,11 +102,7 @@ mod tests {
             (302, ErrorKind::Internal),
         ];
         for (status, kind) in cases {
-            assert_eq!(
-                mk_answer(status, false).ok().unwrap_err().kind,
-                kind,
-                "{status}"
-            );
+            assert_eq!(mk_answer(status, false).ok().unwrap_err().kind, kind, "{status}");
         }
         assert_eq!(mk_answer(504, true).error().kind, ErrorKind::UnknownOutcome);
         assert!(mk_answer(204, true).ok().is_ok());
@@ -154,21 +110,12 @@ mod tests {
 
     #[test]
     fn an_error_quotes_the_body_on_one_line() {
-        assert_eq!(
-            mk_answer(500, false).error().message,
-            "PUT /x was answered 500: no way"
-        );
+        assert_eq!(mk_answer(500, false).error().message, "PUT /x was answered 500: no way");
     }
 
     #[test]
     fn a_change_whose_answer_cannot_be_read_did_happen() {
-        assert_eq!(
-            mk_answer(200, true).json::<u8>().unwrap_err().kind,
-            ErrorKind::UnknownOutcome
-        );
-        assert_eq!(
-            mk_answer(200, false).json::<u8>().unwrap_err().kind,
-            ErrorKind::Internal
-        );
+        assert_eq!(mk_answer(200, true).json::<u8>().unwrap_err().kind, ErrorKind::UnknownOutcome);
+        assert_eq!(mk_answer(200, false).json::<u8>().unwrap_err().kind, ErrorKind::Internal);
     }
 }

@@ -20,11 +20,7 @@ fn mk_request(change: impl FnOnce(&mut Request)) -> Request {
 
 fn refused(request: &Request) -> Vec<(String, String)> {
     let invalid = matching(&mk_config(), request).unwrap_err();
-    invalid
-        .errors
-        .into_iter()
-        .map(|field| (field.pointer, field.message))
-        .collect()
+    invalid.errors.into_iter().map(|field| (field.pointer, field.message)).collect()
 }
 
 fn at(placement: &str) -> Identity {
@@ -38,16 +34,8 @@ fn the_first_free_entry_that_fits_is_taken() {
     let cases: [(Request, &[&str], &str); 4] = [
         (mk_request(|_| {}), &[], "a@10.0.0.1:3128"),
         (mk_request(|_| {}), &["a@10.0.0.1:3128"], "b@10.0.0.2:3128"),
-        (
-            mk_request(|request| request.protocol = "socks5".into()),
-            &[],
-            "c@10.0.0.3:1080",
-        ),
-        (
-            mk_request(|request| request.parameters = r#"{"entry":"b"}"#.into()),
-            &[],
-            "b@10.0.0.2:3128",
-        ),
+        (mk_request(|request| request.protocol = "socks5".into()), &[], "c@10.0.0.3:1080"),
+        (mk_request(|request| request.parameters = r#"{"entry":"b"}"#.into()), &[], "b@10.0.0.2:3128"),
     ];
     for (request, avoid, place) in cases {
         let avoid: Vec<_> = avoid.iter().map(|held| held.to_string()).collect();
@@ -57,55 +45,24 @@ fn the_first_free_entry_that_fits_is_taken() {
 
 #[test]
 fn an_entry_with_a_new_address_is_another_place() {
-    assert_eq!(
-        choose(
-            &mk_config(),
-            &mk_request(|_| {}),
-            &["a@10.9.9.9:3128".into()]
-        )
-        .unwrap(),
-        "a@10.0.0.1:3128"
-    );
+    assert_eq!(choose(&mk_config(), &mk_request(|_| {}), &["a@10.9.9.9:3128".into()]).unwrap(), "a@10.0.0.1:3128");
 }
 
 #[test]
 fn held_entries_leave_nothing() {
     let request = mk_request(|request| request.location = Some("fr".into()));
     let error = choose(&mk_config(), &request, &["b@10.0.0.2:3128".into()]).unwrap_err();
-    assert_eq!(
-        (error.kind, error.reason.as_deref()),
-        (ErrorKind::Exhausted, Some("NoEntry"))
-    );
+    assert_eq!((error.kind, error.reason.as_deref()), (ErrorKind::Exhausted, Some("NoEntry")));
 }
 
 #[test]
 fn a_wish_that_no_entry_fits_lists_what_is_there() {
     let cases = [
-        (
-            mk_request(|r| r.parameters = r#"{"entry":"z"}"#.into()),
-            "/parameters/entry",
-            "accepted: a, b, c",
-        ),
-        (
-            mk_request(|r| r.location = Some("us".into())),
-            "/location",
-            "accepted: de, fr",
-        ),
-        (
-            mk_request(|r| r.parameters = r#"{"entry":"c"}"#.into()),
-            "/protocol",
-            "accepted: socks5",
-        ),
-        (
-            mk_request(|r| r.parameters = r#"{"entri":"c"}"#.into()),
-            "/parameters/entri",
-            "unknown field",
-        ),
-        (
-            mk_request(|r| r.image = Some("debian12".into())),
-            "/image",
-            "leave the field out",
-        ),
+        (mk_request(|r| r.parameters = r#"{"entry":"z"}"#.into()), "/parameters/entry", "accepted: a, b, c"),
+        (mk_request(|r| r.location = Some("us".into())), "/location", "accepted: de, fr"),
+        (mk_request(|r| r.parameters = r#"{"entry":"c"}"#.into()), "/protocol", "accepted: socks5"),
+        (mk_request(|r| r.parameters = r#"{"entri":"c"}"#.into()), "/parameters/entri", "unknown field"),
+        (mk_request(|r| r.image = Some("debian12".into())), "/image", "leave the field out"),
     ];
     for (request, pointer, message) in cases {
         let found = refused(&request);
@@ -118,25 +75,16 @@ fn a_wish_that_no_entry_fits_lists_what_is_there() {
 fn an_entry_that_is_gone_or_moved_is_never_absent() {
     let config = mk_config();
     assert_eq!(placed(&config, &at("a@10.0.0.1:3128")).unwrap().name, "a");
-    for (placement, reason) in [
-        ("a@10.0.0.9:3128", "EntryChanged"),
-        ("z@10.0.0.1:3128", "EntryMissing"),
-    ] {
+    for (placement, reason) in [("a@10.0.0.9:3128", "EntryChanged"), ("z@10.0.0.1:3128", "EntryMissing")] {
         let error = placed(&config, &at(placement)).unwrap_err();
-        assert_eq!(
-            (error.kind, error.reason.as_deref()),
-            (ErrorKind::ConfigMissing, Some(reason))
-        );
+        assert_eq!((error.kind, error.reason.as_deref()), (ErrorKind::ConfigMissing, Some(reason)));
     }
 }
 
 #[test]
 fn a_generated_login_needs_an_entry_that_has_one() {
     let config = mk_config();
-    let login = Some(Login {
-        username: "u".into(),
-        password: "p".into(),
-    });
+    let login = Some(Login { username: "u".into(), password: "p".into() });
     let with = mk_request(|request| request.login = login);
     let error = check_login(&config.proxies[0], &with).unwrap_err();
     assert!(matches!(error.kind, ErrorKind::InvalidSpec(fields) if fields[0].pointer == "/auth"));
@@ -148,21 +96,8 @@ fn a_generated_login_needs_an_entry_that_has_one() {
 fn an_instance_shows_the_entry() {
     let config = mk_config();
     let instance = instance(&config.proxies[1], &at("b@10.0.0.2:3128"));
-    assert!(
-        instance
-            .provider_id
-            .starts_with("static://b@10.0.0.2:3128/px-")
-    );
-    assert_eq!(
-        instance.addresses,
-        [Address {
-            host: "10.0.0.2".into(),
-            reach: Reach::Internal
-        }]
-    );
-    assert_eq!(
-        (instance.port, instance.state),
-        (Some(3128), State::Running)
-    );
+    assert!(instance.provider_id.starts_with("static://b@10.0.0.2:3128/px-"));
+    assert_eq!(instance.addresses, [Address { host: "10.0.0.2".into(), reach: Reach::Internal }]);
+    assert_eq!((instance.port, instance.state), (Some(3128), State::Running));
     assert_eq!(instance.login_secret.as_deref(), Some("up"));
 }

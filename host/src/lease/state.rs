@@ -1,0 +1,285 @@
+//! What is lent: pure and synchronous, with the monotonic time as an argument.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::ledger::{Mark, Slot};
+use super::{Lack, Leasable, Mode, NoLease, Reason, Refusal, SHARED_HOLDERS, Wish};
+
+/// How much longer than promised a mark of an earlier run is honoured: clocks differ in their rate.
+const HOLD_MARGIN: f64 = 1.01;
+/// When asking again may help while a proxy is being made, or is unhealthy.
+const SCALING_RETRY: Duration = Duration::from_secs(2);
+const UNHEALTHY_RETRY: Duration = Duration::from_secs(15);
+const QUOTA_RETRY: Duration = Duration::from_secs(300);
+
+#[derive(Default)]
+pub(super) struct State {
+    proxies: HashMap<Uuid, Leasable>,
+    marks: HashMap<Slot, Marked>,
+    /// When each was last lent; the smallest is the one used longest ago.
+    last_used: HashMap<Uuid, u64>,
+    uses: u64,
+    /// The last grant's; never used twice, not even by a later run.
+    generation: u64,
+}
+
+struct Marked {
+    mark: Mark,
+    holders: HashMap<u32, Holder>,
+    /// A mark of an earlier run, whose holders are unknown: lent to nobody until then.
+    restored_until: Option<Duration>,
+}
+
+impl Marked {
+    /// Whether holders of an earlier run may still be there.
+    fn is_restored(&self, now: Duration) -> bool {
+        self.restored_until.is_some_and(|until| until > now)
+    }
+
+    fn is_over(&self, now: Duration) -> bool {
+        self.holders.is_empty() && !self.is_restored(now)
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Holder {
+    pub subject: String,
+    pub expires: Duration,
+    pub ttl: Duration,
+}
+
+/// A grant that the ledger must hold before it is answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Reserved {
+    pub slot: Slot,
+    pub holder: u32,
+    pub mark: Mark,
+    /// Whether the mark has to be written: a shared grant inside its mark has not.
+    pub write: bool,
+}
+
+impl State {
+    /// Takes over the marks of an earlier run. Generations begin after `generation`.
+    pub fn restore(marks: Vec<(Slot, Mark)>, generation: u64, now: Duration) -> Self {
+        let restored = |mark: Mark| {
+            let until = now + Duration::from_millis(mark.hold_ms).mul_f64(HOLD_MARGIN);
+            Marked { mark, holders: HashMap::new(), restored_until: Some(until) }
+        };
+        Self {
+            marks: marks.into_iter().map(|(slot, mark)| (slot, restored(mark))).collect(),
+            generation,
+            ..Self::default()
+        }
+    }
+
+    pub fn set(&mut self, proxy: Leasable) {
+        self.proxies.insert(proxy.uid, proxy);
+    }
+
+    /// The Proxy is gone; answers the marks that went with it.
+    pub fn remove(&mut self, uid: Uuid) -> Vec<(Slot, Mark)> {
+        self.proxies.remove(&uid);
+        self.last_used.remove(&uid);
+        self.marks.extract_if(|slot, _| slot.uid == uid).map(|(slot, marked)| (slot, marked.mark)).collect()
+    }
+
+    pub fn proxy(&self, uid: Uuid) -> Option<&Leasable> {
+        self.proxies.get(&uid)
+    }
+
+    /// Ends what is over; answers the marks that went.
+    pub fn expire(&mut self, now: Duration) -> Vec<(Slot, Mark)> {
+        for marked in self.marks.values_mut() {
+            marked.holders.retain(|_, holder| holder.expires > now);
+        }
+        self.marks.extract_if(|_, marked| marked.is_over(now)).map(|(slot, marked)| (slot, marked.mark)).collect()
+    }
+
+    /// Whether somebody holds, or may hold, this incarnation.
+    pub fn is_held(&self, slot: Slot) -> bool {
+        self.marks.contains_key(&slot)
+    }
+
+    /// Chooses the proxy that was used longest ago, and reserves it.
+    pub fn reserve(&mut self, wish: &Wish, arrived: Duration, now: Duration) -> Result<Reserved, Refusal> {
+        let mut fitting = self.proxies.values().filter(|p| wish.fits(p)).peekable();
+        if fitting.peek().is_none() {
+            return Err(Refusal::NoMatch);
+        }
+        let free = fitting
+            .filter(|p| p.serving.is_some() && !p.closed && !p.draining && self.takes(p, wish.mode, now))
+            .min_by_key(|p| (self.last_used.get(&p.uid).copied().unwrap_or(0), p.uid));
+        let Some(chosen) = free.map(|p| Slot { uid: p.uid, incarnation: p.incarnation }) else {
+            return Err(self.refusal(wish, now));
+        };
+        self.uses += 1;
+        self.last_used.insert(chosen.uid, self.uses);
+        Ok(self.hold(chosen, wish, arrived))
+    }
+
+    fn takes(&self, proxy: &Leasable, mode: Mode, now: Duration) -> bool {
+        match self.marks.get(&Slot { uid: proxy.uid, incarnation: proxy.incarnation }) {
+            None => true,
+            Some(marked) if marked.is_restored(now) => false,
+            Some(marked) => {
+                mode == Mode::Shared && marked.mark.mode == Mode::Shared && marked.holders.len() < SHARED_HOLDERS
+            }
+        }
+    }
+
+    fn hold(&mut self, slot: Slot, wish: &Wish, arrived: Duration) -> Reserved {
+        let holder = Holder { subject: wish.subject.clone(), expires: arrived + wish.ttl, ttl: wish.ttl };
+        let hold_ms = wish.ttl.as_millis() as u64;
+        let mut number: u32 = rand::random();
+        if let Some(marked) = self.marks.get_mut(&slot) {
+            // A further holder of a shared proxy.
+            while marked.holders.contains_key(&number) {
+                number = number.wrapping_add(1);
+            }
+            let write = marked.mark.hold_ms < hold_ms;
+            marked.mark.hold_ms = marked.mark.hold_ms.max(hold_ms);
+            marked.holders.insert(number, holder);
+            return Reserved { slot, holder: number, mark: marked.mark.clone(), write };
+        }
+        self.generation += 1;
+        let mark = Mark { generation: self.generation, mode: wish.mode, hold_ms, subject: wish.subject.clone() };
+        let marked = Marked { mark: mark.clone(), holders: HashMap::from([(number, holder)]), restored_until: None };
+        self.marks.insert(slot, marked);
+        Reserved { slot, holder: number, mark, write: true }
+    }
+
+    /// Takes a reservation back whose answer never left.
+    pub fn cancel(&mut self, reserved: &Reserved, now: Duration) {
+        let Some(marked) = self.marks.get_mut(&reserved.slot).filter(|m| m.mark.generation == reserved.mark.generation)
+        else {
+            return;
+        };
+        marked.holders.remove(&reserved.holder);
+        if marked.is_over(now) {
+            self.marks.remove(&reserved.slot);
+        }
+    }
+
+    /// The reason that says most about when asking again may help, and that moment.
+    fn refusal(&self, wish: &Wish, now: Duration) -> Refusal {
+        let open = || self.proxies.values().filter(|p| wish.fits(p) && !p.closed && !p.draining);
+        let lent: BTreeSet<Duration> = open().filter(|p| p.serving.is_some()).filter_map(|p| self.free_at(p)).collect();
+        let lacks = |lack: Lack| open().any(|p| p.serving.is_none() && p.lack == lack);
+        let scaling = self.proxies.values().any(|p| wish.fits(p) && p.serving.is_none() && p.lack == Lack::Scaling);
+        match lent.first() {
+            Some(free) => {
+                let mut wait = free.saturating_sub(now);
+                if scaling {
+                    wait = wait.min(SCALING_RETRY);
+                }
+                Refusal::Later(Reason::AllLeased, wait.max(Duration::from_millis(1)))
+            }
+            None if scaling => Refusal::Later(Reason::Scaling, SCALING_RETRY),
+            None if lacks(Lack::Quota) && !lacks(Lack::Unhealthy) => Refusal::Later(Reason::Quota, QUOTA_RETRY),
+            None => Refusal::Later(Reason::NoneHealthy, UNHEALTHY_RETRY),
+        }
+    }
+
+    /// When a lent proxy is free at the latest.
+    fn free_at(&self, proxy: &Leasable) -> Option<Duration> {
+        let marked = self.marks.get(&Slot { uid: proxy.uid, incarnation: proxy.incarnation })?;
+        let expiries = marked.holders.values().map(|h| h.expires).chain(marked.restored_until);
+        // A shared proxy has room when the first holder goes; an exclusive one when the last does.
+        if marked.mark.mode == Mode::Shared { expiries.min() } else { expiries.max() }
+    }
+
+    /// The lease that these numbers name.
+    pub fn find(&self, slot: Slot, generation: u64, holder: u32, now: Duration) -> Result<(&Mark, &Holder), NoLease> {
+        let marked = self.marks.get(&slot).filter(|m| m.mark.generation == generation).ok_or(NoLease::Ended)?;
+        match marked.holders.get(&holder) {
+            Some(found) if found.expires > now => Ok((&marked.mark, found)),
+            Some(_) => Err(NoLease::Ended),
+            None if marked.is_restored(now) => Err(NoLease::Restored),
+            None => Err(NoLease::Ended),
+        }
+    }
+
+    /// Lengthens a lease, or restores one of an earlier run. Answers the mark when it has to be written first.
+    pub fn renew(
+        &mut self,
+        slot: Slot,
+        generation: u64,
+        holder: u32,
+        subject: &str,
+        ttl: Duration,
+        arrived: Duration,
+        now: Duration,
+    ) -> Result<Option<Mark>, NoLease> {
+        if self.proxies.get(&slot.uid).is_some_and(|p| p.draining) {
+            return Err(NoLease::Draining);
+        }
+        let marked = self.marks.get_mut(&slot).filter(|m| m.mark.generation == generation).ok_or(NoLease::Ended)?;
+        let restored = marked.is_restored(now);
+        match marked.holders.get_mut(&holder) {
+            Some(found) if found.expires <= now => return Err(NoLease::Ended),
+            Some(found) if found.subject != subject => return Err(NoLease::Unknown),
+            // A renewal never shortens what was promised.
+            Some(found) => {
+                found.expires = found.expires.max(arrived + ttl);
+                found.ttl = ttl;
+            }
+            None if restored => {
+                if marked.mark.mode == Mode::Exclusive && marked.mark.subject != subject {
+                    return Err(NoLease::Unknown);
+                }
+                marked.holders.insert(holder, Holder { subject: subject.to_owned(), expires: arrived + ttl, ttl });
+            }
+            None => return Err(NoLease::Ended),
+        }
+        let hold_ms = ttl.as_millis() as u64;
+        if marked.mark.hold_ms >= hold_ms {
+            return Ok(None);
+        }
+        marked.mark.hold_ms = hold_ms;
+        Ok(Some(marked.mark.clone()))
+    }
+
+    /// Ends a lease; answers its mark when that went with it.
+    pub fn release(
+        &mut self,
+        slot: Slot,
+        generation: u64,
+        holder: u32,
+        subject: Option<&str>,
+        now: Duration,
+    ) -> Result<Option<Mark>, NoLease> {
+        let marked = self.marks.get_mut(&slot).filter(|m| m.mark.generation == generation).ok_or(NoLease::Ended)?;
+        let others = |owner: &str| subject.is_some_and(|s| s != owner);
+        match marked.holders.get(&holder) {
+            Some(found) if others(&found.subject) => return Err(NoLease::Unknown),
+            Some(_) => drop(marked.holders.remove(&holder)),
+            // Of a shared mark of an earlier run nobody knows how many hold it.
+            None if !marked.is_restored(now) || marked.mark.mode == Mode::Shared => return Err(NoLease::Ended),
+            None if others(&marked.mark.subject) => return Err(NoLease::Unknown),
+            None => {}
+        }
+        if marked.mark.mode == Mode::Exclusive {
+            // Its one holder gives it back, in whichever run it was lent.
+            marked.restored_until = None;
+        }
+        Ok(if marked.is_over(now) { self.marks.remove(&slot).map(|m| m.mark) } else { None })
+    }
+
+    /// All leases that live: slot, mark, holder number, holder.
+    pub fn live(&self, now: Duration) -> impl Iterator<Item = (Slot, &Mark, u32, &Holder)> {
+        self.marks.iter().flat_map(move |(slot, marked)| {
+            marked
+                .holders
+                .iter()
+                .filter(move |(_, h)| h.expires > now)
+                .map(move |(number, holder)| (*slot, &marked.mark, *number, holder))
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;
