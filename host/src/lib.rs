@@ -8,7 +8,10 @@
 pub mod forward_proxy;
 pub mod health;
 pub mod lease;
+pub mod control;
+pub mod rest;
 pub mod model;
 pub mod plugin;
 pub mod sandbox_cloud;
+pub mod cli;
 pub mod store;

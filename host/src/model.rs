@@ -8,6 +8,7 @@ pub mod error;
 pub mod instance;
 pub mod login;
 pub mod manifest;
+pub mod metrics;
 pub mod naming;
 pub mod provider;
 pub mod proxy;

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::probe::{Failure, probe};
 use super::{Target, Verdict};
+use crate::model::metrics::{METRICS, Outcome};
 use crate::model::naming::ProxyKey;
 use crate::model::proxy::ProbeMode;
 
@@ -137,6 +138,8 @@ impl Engine {
     fn record(&self, target: &Target, serial: u64, outcome: Result<Option<String>, Failure>) {
         let mut state = self.lock();
         let Some(watched) = state.watched.get_mut(&target.key).filter(|w| w.serial == serial) else { return };
+        let word = outcome.as_ref().map_or_else(|f| f.kind.reason(), |_| "pass");
+        METRICS.probes.get_or_create(&Outcome { outcome: word }).inc();
         let before = watched.verdict.clone();
         watched.count(outcome);
         let changed = watched.verdict != before;

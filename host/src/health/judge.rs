@@ -37,10 +37,15 @@ pub struct Judgement {
 /// # Errors
 /// When the listener fails.
 pub async fn serve(listener: TcpListener, stop: CancellationToken) -> std::io::Result<()> {
-    let app = axum::Router::new().route(PATH, get(judge));
+    let app = axum::Router::new().route(PATH, get(judge)).route("/", get(page));
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
+}
+
+/// For people: a page to fetch through a proxy.
+async fn page(ConnectInfo(peer): ConnectInfo<SocketAddr>) -> String {
+    format!("This is the judge of proxy-operator. Your request came from {}.\n", peer.ip().to_canonical())
 }
 
 async fn judge(ConnectInfo(peer): ConnectInfo<SocketAddr>, Query(question): Query<Question>) -> Response {

@@ -15,6 +15,7 @@ use super::load::Loaded;
 use crate::model::clock::Clock;
 use crate::model::error::{CallError, ErrorKind, FieldError};
 use crate::model::instance::{Deletion, Finding, Identity, Instance, Presence, Request};
+use crate::model::metrics::METRICS;
 use crate::model::provider::Limits;
 use crate::model::secret::SecretBytes;
 
@@ -87,6 +88,11 @@ impl Handle {
         &self.plugin
     }
 
+    /// What the Provider grants it.
+    pub fn grants(&self) -> &Arc<Grants> {
+        &self.context.grants
+    }
+
     /// The time limit of one call.
     pub fn call_timeout(&self) -> Duration {
         self.context.timeout
@@ -121,7 +127,10 @@ impl Handle {
         secrets: Vec<SecretBytes>,
         export: Export<T>,
     ) -> Result<Answer<T>, CallError> {
-        call(&self.plugin.pre, self.context.clone(), function, secrets, export).await
+        let started = std::time::Instant::now();
+        let answer = call(&self.plugin.pre, self.context.clone(), function, secrets, export).await;
+        METRICS.called(function, answer.as_ref().map_or_else(|e| e.kind.label(), |_| "ok"), started.elapsed());
+        answer
     }
 
     /// Would this config, and this request, be accepted?

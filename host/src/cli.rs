@@ -1,0 +1,119 @@
+//! The command line: wires everything, decides nothing.
+
+mod demo;
+mod fleet;
+mod objects;
+mod plugin;
+mod run;
+mod serve;
+mod token;
+
+use clap::{Parser, Subcommand};
+
+/// Keeps fleets of forward proxies alive for web crawlers. Backends are WebAssembly components.
+#[derive(Parser)]
+#[command(name = "proxy-operator", version, about, max_term_width = 120)]
+struct Cli {
+    /// What is logged, for example info or proxy_operator=debug,warn
+    #[arg(long, global = true, env = "PROXY_OPERATOR_LOG", value_name = "FILTER")]
+    log: Option<String>,
+    /// Log lines as JSON
+    #[arg(long, global = true, env = "PROXY_OPERATOR_LOG_JSON")]
+    log_json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the operator
+    Run(run::RunArgs),
+    /// Show the main job on this machine: a sandbox cloud, real proxies, a lease
+    Demo(demo::DemoArgs),
+    /// Print the CRDs
+    Crd,
+    /// Work with plugins
+    #[command(subcommand)]
+    Plugin(plugin::PluginCommand),
+    /// Make API tokens
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// List objects of a standalone operator
+    Get(objects::GetArgs),
+    /// Delete an object of a standalone operator
+    Delete(objects::DeleteArgs),
+    /// Run a forward proxy
+    ForwardProxy(serve::ForwardProxyArgs),
+    /// Run a judge for probes
+    Judge(serve::JudgeArgs),
+    /// Run a small cloud of real proxies, for trying out
+    SandboxCloud(serve::SandboxCloudArgs),
+}
+
+/// Runs the command that the arguments name; answers the exit status.
+pub fn main() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    // The demo speaks for itself.
+    let quiet = matches!(cli.command, Command::Demo(_));
+    log_to_stderr(cli.log.as_deref().unwrap_or(if quiet { "off" } else { "info,notify=warn" }), cli.log_json);
+    // One TLS implementation for all; a second call would only say that there is one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no runtime: {error}");
+            return 1.into();
+        }
+    };
+    let outcome = runtime.block_on(dispatch(cli.command));
+    // A blocking task (a compile, a slow disk) does not keep the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    match outcome {
+        Ok(status) => status.into(),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            1.into()
+        }
+    }
+}
+
+async fn dispatch(command: Command) -> anyhow::Result<u8> {
+    match command {
+        Command::Run(args) => run::run(args).await.map(|()| 0),
+        Command::Demo(args) => demo::demo(args).await.map(|()| 0),
+        Command::Crd => {
+            for crd in crate::model::manifest::crds() {
+                println!("---\n{}", serde_saphyr::to_string(&crd)?.trim_end());
+            }
+            Ok(0)
+        }
+        Command::Plugin(command) => plugin::run(command).await,
+        Command::Token(command) => token::run(command).map(|()| 0),
+        Command::Get(args) => objects::get(args).await.map(|()| 0),
+        Command::Delete(args) => objects::delete(args).await.map(|()| 0),
+        Command::ForwardProxy(args) => serve::forward_proxy(args).await.map(|()| 0),
+        Command::Judge(args) => serve::judge(args).await.map(|()| 0),
+        Command::SandboxCloud(args) => serve::sandbox_cloud(args).await.map(|()| 0),
+    }
+}
+
+fn log_to_stderr(filter: &str, json: bool) {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|error| {
+        eprintln!("warning: --log {filter:?} is passed over: {error}");
+        tracing_subscriber::EnvFilter::new("info")
+    });
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if json { log.json().init() } else { log.init() }
+}
+
+/// Ends on SIGTERM or Ctrl-C.
+async fn told_to_stop() {
+    let mut term = match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        Ok(term) => term,
+        Err(_) => return std::future::pending().await,
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}

@@ -1,0 +1,172 @@
+//! A whole standalone operator in this process: what `run` and `demo` start.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::Context as _;
+use tokio::net::{TcpListener, UnixListener};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::control::manager::Manager;
+use crate::control::provider::Providers;
+use crate::control::proxy::driver::Driver;
+use crate::health::{engine::Engine, judge};
+use crate::lease::allocator::Allocator;
+use crate::lease::id::Signer;
+use crate::lease::ledger::LocalLedger;
+use crate::model::clock::{Clock, SystemClock};
+use crate::plugin::engine::Runtime;
+use crate::plugin::load::Loader;
+use crate::plugin::registry::Registry;
+use crate::plugin::source::Directory;
+use crate::rest::auth::Tokens;
+use crate::rest::{self, Api};
+use crate::store::Store;
+use crate::store::local::LocalStore;
+
+/// What a standalone operator is started with.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub manifests: PathBuf,
+    pub data: PathBuf,
+    pub plugin_dir: PathBuf,
+    pub cache_dir: PathBuf,
+    pub token_dir: Option<PathBuf>,
+    /// Folders below which `file` references of Providers may point.
+    pub secret_files: Vec<PathBuf>,
+    pub rest_addr: SocketAddr,
+    pub health_addr: SocketAddr,
+    pub judge_addr: SocketAddr,
+    pub metrics_addr: SocketAddr,
+    pub judge_url: Option<String>,
+}
+
+/// A running operator.
+pub(super) struct Fleet {
+    pub store: Arc<LocalStore>,
+    registry: Arc<Registry>,
+    pub rest: SocketAddr,
+    pub health: SocketAddr,
+    pub judge: SocketAddr,
+    pub metrics: SocketAddr,
+    pub judge_url: String,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// The socket of the commands, in the data folder.
+pub(super) fn socket(data: &Path) -> PathBuf {
+    data.join("operator.sock")
+}
+
+impl Fleet {
+    /// Starts everything; on return all ports are open and every manifest was read once.
+    pub async fn start(settings: Settings) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        // Ports first: one that is taken should fail before anything is touched.
+        let [rest, health, judge_port, metrics] = [
+            ("rest", settings.rest_addr),
+            ("health", settings.health_addr),
+            ("judge", settings.judge_addr),
+            ("metrics", settings.metrics_addr),
+        ]
+        .map(|(name, addr)| (name, addr, std::net::TcpListener::bind(addr)))
+        .map(|(name, addr, listener)| listener.and_then(listening).with_context(|| format!("--{name}-addr {addr} cannot be listened on")));
+        let (rest, health, judge_port, metrics) = (rest?, health?, judge_port?, metrics?);
+        let addresses = [rest.local_addr()?, health.local_addr()?, judge_port.local_addr()?, metrics.local_addr()?];
+        let judge_url = settings.judge_url.unwrap_or_else(|| format!("http://{}{}", reachable(addresses[2]), judge::PATH));
+
+        let store = LocalStore::open(&settings.data, &settings.manifests, settings.secret_files, clock.clone()).await?;
+        store.apply_manifests().await;
+        let ledger = LocalLedger::open(store.database().clone()).await?;
+        let signer = Signer::new(ledger.signing_key().await?.into());
+        let allocator = Arc::new(Allocator::new(Arc::new(ledger), signer, clock.clone())?);
+
+        let runtime = Runtime::new(Some(settings.cache_dir)).map_err(|e| anyhow::anyhow!("{e:#}"))?;
+        let loader = Loader::new(runtime, clock.clone()).map_err(|e| anyhow::anyhow!("{e:#}"))?;
+        let registry = Arc::new(Registry::new(Arc::new(loader)));
+        let mut plugins = Directory::new(&settings.plugin_dir);
+        plugins.scan(&registry).await.with_context(|| format!("--plugin-dir {} cannot be read", settings.plugin_dir.display()))?;
+
+        let objects: Arc<dyn Store> = store.clone();
+        let providers = Arc::new(Providers::new(objects.clone(), registry.clone(), clock.clone()));
+        let (engine, verdicts) = Engine::new();
+        let driver = Arc::new(Driver::new(objects.clone(), providers.clone(), engine.clone(), allocator.clone(), clock.clone(), judge_url.clone()));
+        let manager = Manager { store: objects.clone(), registry: registry.clone(), providers, driver };
+
+        let ready = Arc::new(AtomicBool::new(false));
+        let tokens = Arc::new(Tokens::new(objects.clone(), settings.token_dir));
+        let api = Api { allocator: allocator.clone(), store: objects.clone(), tokens, clock };
+        let door = door(&settings.data)?;
+
+        let until = |task: futures::future::BoxFuture<'static, ()>| {
+            let stop = stop.clone();
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = task => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        };
+        until(Box::pin(store.clone().watch_manifests()));
+        until(Box::pin(plugins.watch(registry.clone())));
+        until(Box::pin(engine.run()));
+        until(Box::pin(async move { allocator.sweep().await }));
+        tasks.spawn(manager.run(verdicts, ready.clone(), stop.clone()));
+        for (listener, app) in [(rest, rest::routes(api)), (health, rest::service::health(ready)), (metrics, rest::service::metrics())] {
+            let stop = stop.clone();
+            tasks.spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await });
+        }
+        let local = rest::local::routes(objects);
+        let (at_door, at_judge) = (stop.clone(), stop.clone());
+        tasks.spawn(async move { axum::serve(door, local).with_graceful_shutdown(at_door.cancelled_owned()).await });
+        tasks.spawn(judge::serve(judge_port, at_judge));
+        let [rest, health, judge, metrics] = addresses;
+        Ok(Self { store, registry, rest, health, judge, metrics, judge_url, stop, tasks })
+    }
+
+    /// Bytes of a plugin's file.
+    pub fn plugin_size(&self, name: &str) -> Option<usize> {
+        self.registry.get(name).current.map(|plugin| plugin.size)
+    }
+
+    /// Ends everything: calls under way are finished, new ones are not begun.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(std::time::Duration::from_secs(30), self.tasks.wait()).await.is_err() {
+            tracing::warn!("some calls did not end within 30 s; what they began is found again at the next start");
+        }
+    }
+}
+
+fn listening(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// An address under which a listener on all addresses is reached from this machine.
+fn reachable(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), v4.port()),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), v6.port()),
+        other => other,
+    }
+}
+
+/// The commands' socket, mode 0600. The database's lock says that nobody else listens there.
+fn door(data: &Path) -> anyhow::Result<UnixListener> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = socket(data);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(|| path.display().to_string()),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path).with_context(|| format!("{} (a path of at most 107 bytes is needed)", path.display()))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}

@@ -1,0 +1,151 @@
+//! Wires queues, workers and the sources of change. Ends when told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kube::ResourceExt;
+use tokio::sync::{broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::provider::Providers;
+use super::proxy::driver::Driver;
+use super::queue::Queue;
+use crate::model::metrics::{METRICS, Outcome};
+use crate::model::naming::ProxyKey;
+use crate::plugin::registry::Registry;
+use crate::store::{Change, Store};
+
+/// Proxies and Providers worked on at once. Calls are bounded per provider besides.
+const PROXY_WORKERS: usize = 64;
+const PROVIDER_WORKERS: usize = 8;
+/// Everything is looked at this often, should a change have been missed.
+const RESYNC: Duration = Duration::from_secs(600);
+
+/// Runs the reconcilers.
+pub struct Manager {
+    /// Where objects live.
+    pub store: Arc<dyn Store>,
+    /// Their plugins.
+    pub registry: Arc<Registry>,
+    /// Reconciler of Providers.
+    pub providers: Arc<Providers>,
+    /// Reconciler of Proxies.
+    pub driver: Arc<Driver>,
+}
+
+impl Manager {
+    /// Reconciles until `stop`; then finishes what is under way. `verdicts`: keys whose health changed. `ready` turns
+    /// true when every Provider was looked at once.
+    pub async fn run(self, verdicts: mpsc::UnboundedReceiver<ProxyKey>, ready: Arc<AtomicBool>, stop: CancellationToken) {
+        let (proxies, providers) = (Queue::default(), Queue::default());
+        // Listening before the first look: no change is missed in between.
+        let changes = self.store.changes();
+        // Providers first, so that Proxies do not say for a moment that theirs is missing.
+        let first = self.store.providers();
+        futures::future::join_all(first.iter().map(|p| self.look_at_provider(p.name_any(), &providers, &proxies))).await;
+        self.enqueue_all(&providers, &proxies);
+        ready.store(true, Ordering::Release);
+        let workers = TaskTracker::new();
+        let this = Arc::new(self);
+        for _ in 0..PROXY_WORKERS {
+            workers.spawn(this.clone().work_on_proxies(proxies.clone(), stop.clone()));
+        }
+        for _ in 0..PROVIDER_WORKERS {
+            workers.spawn(this.clone().work_on_providers(providers.clone(), proxies.clone(), stop.clone()));
+        }
+        tokio::select! {
+            () = this.feed(changes, verdicts, &providers, &proxies) => {}
+            () = stop.cancelled() => {}
+        }
+        workers.close();
+        workers.wait().await;
+    }
+
+    async fn work_on_proxies(self: Arc<Self>, queue: Queue<ProxyKey>, stop: CancellationToken) {
+        loop {
+            let working = tokio::select! {
+                working = queue.next() => working,
+                () = stop.cancelled() => return,
+            };
+            METRICS.queue_depth.set(queue.depth() as i64);
+            let outcome = match self.driver.reconcile(&working.key).await {
+                Ok(None) => "success",
+                Ok(Some(wait)) => {
+                    queue.add_after(working.key.clone(), wait);
+                    "requeue_after"
+                }
+                Err(error) => {
+                    tracing::debug!(proxy = %working.key, %error, "a pass is repeated");
+                    queue.add_after(working.key.clone(), Driver::retry(&error));
+                    "error"
+                }
+            };
+            METRICS.reconciles.get_or_create(&Outcome { outcome }).inc();
+        }
+    }
+
+    async fn work_on_providers(self: Arc<Self>, queue: Queue<String>, proxies: Queue<ProxyKey>, stop: CancellationToken) {
+        loop {
+            let working = tokio::select! {
+                working = queue.next() => working,
+                () = stop.cancelled() => return,
+            };
+            self.look_at_provider(working.key.clone(), &queue, &proxies).await;
+        }
+    }
+
+    async fn look_at_provider(&self, name: String, queue: &Queue<String>, proxies: &Queue<ProxyKey>) {
+        let pass = self.providers.reconcile(&name).await;
+        if let Some(instances) = &pass.listed {
+            self.driver.observe(&name, instances);
+        }
+        if pass.changed || pass.listed.is_some() {
+            for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == name) {
+                proxies.add(ProxyKey::of(proxy));
+            }
+        }
+        if self.store.provider(&name).is_some() {
+            queue.add_after(name, pass.again);
+        }
+    }
+
+    /// Turns everything that happens into work.
+    async fn feed(&self, mut changes: broadcast::Receiver<Change>, mut verdicts: mpsc::UnboundedReceiver<ProxyKey>, providers: &Queue<String>, proxies: &Queue<ProxyKey>) {
+        let mut plugins = self.registry.subscribe();
+        let mut resync = tokio::time::interval(RESYNC);
+        resync.tick().await;
+        loop {
+            tokio::select! {
+                change = changes.recv() => match change {
+                    Ok(Change::Proxy(key)) => proxies.add(key),
+                    Ok(Change::Provider(name)) => self.provider_changed(name, providers, proxies),
+                    Ok(Change::Secrets) | Err(broadcast::error::RecvError::Lagged(_)) => self.enqueue_all(providers, proxies),
+                    Err(broadcast::error::RecvError::Closed) => return,
+                },
+                Some(key) = verdicts.recv() => proxies.add(key),
+                Ok(()) = plugins.changed() => self.enqueue_all(providers, proxies),
+                _ = resync.tick() => self.enqueue_all(providers, proxies),
+            }
+        }
+    }
+
+    fn provider_changed(&self, name: String, providers: &Queue<String>, proxies: &Queue<ProxyKey>) {
+        if self.store.provider(&name).is_none() {
+            for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == name) {
+                proxies.add(ProxyKey::of(proxy));
+            }
+        }
+        providers.add(name);
+    }
+
+    fn enqueue_all(&self, providers: &Queue<String>, proxies: &Queue<ProxyKey>) {
+        for provider in self.store.providers() {
+            providers.add(provider.name_any());
+        }
+        for proxy in self.store.proxies() {
+            proxies.add(ProxyKey::of(&proxy));
+        }
+    }
+}

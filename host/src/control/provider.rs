@@ -1,0 +1,242 @@
+//! The reconciler of Providers: plugin, grants and config become a handle that serves, or a reason why not.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::proxy::{ProviderFacts, ReadyProvider};
+use crate::model::clock::Clock;
+use crate::model::condition::{Verdict as Says, find, set};
+use crate::model::error::{CallError, list_fields};
+use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, check_schema};
+use crate::model::provider::{Provider, ProviderStatus, TargetStatus};
+use crate::plugin::grants::Grants;
+use crate::plugin::handle::{Handle, Shared};
+use crate::plugin::registry::{Entry, Registry};
+use crate::store::{Event, Regarding, Severity, Store, StoreError};
+
+/// Between two checks of a Provider that serves, and of one that does not; both ± 20 %.
+const CHECK: Duration = Duration::from_secs(60);
+const CHECK_BAD: Duration = Duration::from_secs(15);
+
+/// All Providers, as their Proxies see them.
+pub struct Providers {
+    store: Arc<dyn Store>,
+    registry: Arc<Registry>,
+    shared: Shared,
+    clock: Arc<dyn Clock>,
+    current: Mutex<HashMap<String, Current>>,
+    epochs: std::sync::atomic::AtomicU64,
+}
+
+#[derive(Clone)]
+struct Current {
+    state: State,
+    /// What the handle was made from: object, generation, plugin.
+    made_from: (String, i64, String),
+    epoch: u64,
+}
+
+#[derive(Clone)]
+enum State {
+    Ready(Arc<Handle>),
+    Unready { reason: String, message: String },
+}
+
+/// What one pass found.
+pub struct Pass {
+    /// When to look again.
+    pub again: Duration,
+    /// Whether its Proxies should look again.
+    pub changed: bool,
+    /// What the backend shows, if it was listed.
+    pub listed: Option<Vec<Instance>>,
+}
+
+impl Providers {
+    /// None yet.
+    pub fn new(store: Arc<dyn Store>, registry: Arc<Registry>, clock: Arc<dyn Clock>) -> Self {
+        Self { store, registry, shared: Shared::new(clock.clone()), clock, current: Mutex::default(), epochs: 1.into() }
+    }
+
+    /// What a Proxy of this Provider has to know. `taken`: places that others hold.
+    pub fn facts(&self, name: &str, taken: impl FnOnce() -> Vec<String>) -> (ProviderFacts, Option<Arc<Handle>>) {
+        let Some(provider) = self.store.provider(name) else { return (ProviderFacts::Missing, None) };
+        let current = self.lock().get(name).cloned();
+        match current {
+            Some(Current { state: State::Ready(handle), epoch, .. }) => {
+                let one_per_place = handle.plugin().description.has(ONE_PER_PLACE);
+                let ready = ReadyProvider {
+                    epoch,
+                    taken: if one_per_place { taken() } else { vec![] },
+                    create_deadline: provider.spec.limits.create_deadline.duration(),
+                    call_timeout: handle.call_timeout(),
+                    reach: provider.spec.endpoint,
+                };
+                (ProviderFacts::Ready(ready), Some(handle))
+            }
+            Some(Current { state: State::Unready { reason, message }, .. }) => (ProviderFacts::Unready(reason, message), None),
+            None => (ProviderFacts::Unready("ProviderPending".into(), format!("Provider {name} has not been looked at yet")), None),
+        }
+    }
+
+    /// Looks at one Provider and says in its status how it is.
+    pub async fn reconcile(&self, name: &str) -> Pass {
+        let Some(provider) = self.store.provider(name) else {
+            let changed = self.lock().remove(name).is_some();
+            return Pass { again: CHECK, changed, listed: None };
+        };
+        let entry = self.registry.get(&provider.spec.plugin.name);
+        let built = self.build(&provider, &entry).await;
+        let findings = match &built {
+            Ok(handle) => handle.check().await,
+            Err(_) => Ok(vec![]),
+        };
+        let listed = match &built {
+            Ok(handle) => handle.list().await.ok(),
+            Err(_) => None,
+        };
+        let (says, targets) = judge(&provider, &entry, &built, findings);
+        let state = match built {
+            Ok(handle) => State::Ready(handle),
+            Err((reason, message)) => State::Unready { reason, message },
+        };
+        let changed = self.remember(name, state, &provider, &entry);
+        let ready = says.status == crate::model::condition::Status::True;
+        if let Err(error) = self.write(&provider, &entry, says, targets).await {
+            tracing::debug!(provider = name, %error, "the status is written next time");
+            return Pass { again: Duration::from_millis(200), changed, listed };
+        }
+        let again = if ready { CHECK } else { CHECK_BAD };
+        Pass { again: again.mul_f64(rand::random_range(0.8..1.2)), changed, listed }
+    }
+
+    /// The handle, the old one where nothing changed, or why there is none: reason and text.
+    async fn build(&self, provider: &Provider, entry: &Entry) -> Result<Arc<Handle>, (String, String)> {
+        let name = provider.name_any();
+        let fail = |reason: &str, message: String| Err((reason.to_owned(), message));
+        let Some(plugin) = &entry.current else {
+            let wanted = &provider.spec.plugin.name;
+            return match &entry.refused {
+                Some(refused) => fail("PluginRefused", refused.message.clone()),
+                None => {
+                    let known = self.registry.names().join(", ");
+                    fail("PluginMissing", format!("no plugin {wanted:?} is loaded: put {wanted}.wasm into the plugin folder, or correct spec.plugin.name; loaded are: {known}"))
+                }
+            };
+        };
+        let old = self.lock().get(&name).filter(|c| c.made_from == made_from(provider, entry)).cloned();
+        let grants = match &old {
+            Some(Current { state: State::Ready(handle), .. }) => handle.grants().clone(),
+            _ => match Grants::new(&provider.spec, self.store.clone()) {
+                Ok(grants) => Arc::new(grants),
+                Err(error) => return fail("ConnectionInvalid", error.to_string()),
+            },
+        };
+        for need in plugin.description.connections.iter().filter(|need| need.required) {
+            if !grants.names(&need.kind).contains(&need.name.as_str()) {
+                return fail("ConnectionMissing", format!("plugin {} needs the {} connection {:?} ({}): add it under spec.connections", plugin.description.name, need.kind, need.name, need.doc));
+            }
+        }
+        if let Err(error) = grants.probe().await {
+            return fail(error.reason(), error.to_string());
+        }
+        if let Some(Current { state: State::Ready(handle), .. }) = old {
+            return Ok(handle);
+        }
+        if let Err(errors) = check_schema(&plugin.description.config_schema, &Value::Object(provider.spec.config.clone()), "/config") {
+            return fail("ConfigInvalid", list_fields(&errors));
+        }
+        let handle = Handle::new(plugin.clone(), &name, grants, &provider.spec.config, &provider.spec.limits, self.store.installation(), &self.shared);
+        match handle.validate(None).await {
+            Ok(Ok(())) => Ok(Arc::new(handle)),
+            Ok(Err(errors)) => fail("ConfigInvalid", list_fields(&errors)),
+            Err(error) => Err((error.reason, error.message)),
+        }
+    }
+
+    /// Keeps the state; answers whether Proxies should look again.
+    fn remember(&self, name: &str, state: State, provider: &Provider, entry: &Entry) -> bool {
+        let mut current = self.lock();
+        let same = current.get(name).is_some_and(|old| match (&old.state, &state) {
+            (State::Ready(old), State::Ready(new)) => Arc::ptr_eq(old, new),
+            (State::Unready { reason: a, message: b }, State::Unready { reason: c, message: d }) => a == c && b == d,
+            _ => false,
+        });
+        if !same {
+            let epoch = self.epochs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            current.insert(name.to_owned(), Current { state, made_from: made_from(provider, entry), epoch });
+        }
+        !same
+    }
+
+    async fn write(&self, provider: &Provider, entry: &Entry, says: Says, targets: Vec<TargetStatus>) -> Result<(), StoreError> {
+        let old = provider.status.clone().unwrap_or_default();
+        let generation = provider.metadata.generation.unwrap_or(0);
+        let mut status = ProviderStatus { observed_generation: Some(generation), targets, ..old.clone() };
+        if let Some(plugin) = &entry.current {
+            status.plugin = Some(plugin.status());
+        }
+        let name = provider.name_any();
+        status.proxies = self.store.proxies().iter().filter(|p| p.spec.provider == name).count() as u32;
+        set(&mut status.conditions, "Ready", says.clone(), generation, self.clock.wall());
+        let before = find(&old.conditions, "Ready").map(|c| c.reason.clone());
+        if before.as_ref() != Some(&says.reason) {
+            let good = matches!(says.reason.as_str(), "Ready");
+            self.store.event(Event {
+                regarding: Regarding::Provider(name),
+                severity: if good { Severity::Normal } else { Severity::Warning },
+                reason: says.reason,
+                message: says.message,
+            });
+        }
+        if status == old {
+            return Ok(());
+        }
+        self.store.set_provider_status(provider, status).await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Current>> {
+        self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn made_from(provider: &Provider, entry: &Entry) -> (String, i64, String) {
+    let digest = entry.current.as_ref().map(|p| p.digest.clone()).unwrap_or_default();
+    (provider.uid().unwrap_or_default(), provider.metadata.generation.unwrap_or(0), digest)
+}
+
+/// The condition `Ready`, and the targets.
+fn judge(provider: &Provider, entry: &Entry, built: &Result<Arc<Handle>, (String, String)>, findings: Result<Vec<Finding>, CallError>) -> (Says, Vec<TargetStatus>) {
+    let handle = match built {
+        Ok(handle) => handle,
+        Err((reason, message)) => return (Says::new(false, reason.clone(), message.clone()), vec![]),
+    };
+    let old_targets = || provider.status.as_ref().map(|s| s.targets.clone()).unwrap_or_default();
+    let findings = match findings {
+        Ok(findings) => findings,
+        Err(error) => return (Says::new(false, error.reason, error.message), old_targets()),
+    };
+    let bad: Vec<String> = findings.iter().filter(|f| !f.healthy).map(|f| format!("{} ({}: {})", f.target, f.reason, f.message)).collect();
+    let description = &handle.plugin().description;
+    let says = if let Some(refused) = entry.refused.as_ref() {
+        Says::new(bad.len() < findings.len() || findings.is_empty(), "PluginRefused", format!("version {} goes on serving; {}", description.version, refused.message))
+    } else if bad.is_empty() {
+        Says::new(true, "Ready", format!("{} {} serves", description.name, description.version))
+    } else if bad.len() < findings.len() {
+        Says::new(true, "Degraded", format!("not usable: {}", bad.join("; ")))
+    } else {
+        // One reason where all targets agree, the usual case of one host.
+        let agreed = findings.iter().all(|f| f.reason == findings[0].reason);
+        let reason = if agreed { findings[0].reason.as_str() } else { "NoTargetHealthy" };
+        Says::new(false, reason, format!("no target is usable: {}", bad.join("; ")))
+    };
+    let targets = findings
+        .into_iter()
+        .map(|f| TargetStatus { name: f.target, healthy: f.healthy, reason: f.reason, message: f.message })
+        .collect();
+    (says, targets)
+}

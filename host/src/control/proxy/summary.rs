@@ -1,0 +1,171 @@
+//! What the status says: the conditions, from object, memory and facts. Pure, and the same input gives the same status, so
+//! that a steady Proxy is never written.
+
+use super::decide::up_to_date;
+use super::{Facts, Memory, ProviderFacts};
+use crate::health::Verdict;
+use crate::health::probe::FailureKind;
+use crate::lease::Lack;
+use crate::model::condition::{Status, Verdict as Says, find, is_true, set};
+use crate::model::error::{ErrorKind, list_fields};
+use crate::model::instance::State;
+use crate::model::proxy::{Proxy, ProxyStatus};
+
+/// The conditions of a Proxy, in the order in which the first that lacks explains `Ready`.
+pub const CONDITIONS: [&str; 7] = ["Deleting", "SpecValid", "ProviderReady", "Provisioned", "Healthy", "UpToDate", "Ready"];
+
+/// The status as it should be stored.
+pub fn summarize(proxy: &Proxy, memory: &Memory, facts: &Facts) -> ProxyStatus {
+    let mut status = proxy.status.clone().unwrap_or_default();
+    let generation = proxy.metadata.generation.unwrap_or(0);
+    status.observed_generation = Some(generation);
+    if let Verdict::Healthy { exit_ip: Some(exit_ip) } = &facts.health {
+        status.exit_ip = Some(exit_ip.clone());
+    }
+    let says = [
+        ("Deleting", deleting(proxy, memory, facts)),
+        ("SpecValid", spec_valid(proxy, memory)),
+        ("ProviderReady", provider_ready(proxy, facts)),
+        ("Provisioned", provisioned(proxy, memory)),
+        ("Healthy", healthy(proxy, memory, facts)),
+        ("UpToDate", fresh(proxy, &status)),
+    ];
+    let ready = ready(&says);
+    for (type_, verdict) in says.into_iter().chain([("Ready", ready)]) {
+        set(&mut status.conditions, type_, verdict, generation, facts.wall);
+    }
+    status
+}
+
+fn ready(says: &[(&str, Says)]) -> Says {
+    // UpToDate is left out: an old instance serves until the new one does.
+    let lacking = says[..5].iter().find(|(type_, says)| (says.status == Status::True) == (*type_ == "Deleting"));
+    match lacking {
+        None => Says::new(true, "Ready", "the proxy serves"),
+        Some((_, says)) => Says::new(false, says.reason.clone(), says.message.clone()),
+    }
+}
+
+fn deleting(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
+    if !proxy.is_deleting() {
+        return Says::new(false, "NotDeleting", "nobody asked for its deletion");
+    }
+    match &facts.provider {
+        ProviderFacts::Missing => Says::new(
+            true,
+            "ProviderMissing",
+            format!("Provider {} does not exist, so its instance cannot be deleted: create the Provider again", proxy.spec.provider),
+        ),
+        ProviderFacts::Unready(reason, message) => Says::new(true, reason.clone(), message.clone()),
+        ProviderFacts::Ready(_) => match &memory.trouble {
+            Some(trouble) => Says::new(true, trouble.error.reason.clone(), trouble.error.message.clone()),
+            None if memory.drain_since.is_some() && facts.held => Says::new(true, "Draining", "leases are waited for"),
+            None => Says::new(true, "Deleting", "its instance is being deleted"),
+        },
+    }
+}
+
+fn spec_valid(proxy: &Proxy, memory: &Memory) -> Says {
+    match (&memory.validated, &memory.trouble) {
+        (Some((_, _, errors)), _) if !errors.is_empty() => Says::new(false, "InvalidSpec", list_fields(errors)),
+        (_, Some(trouble)) => match &trouble.error.kind {
+            ErrorKind::InvalidSpec(fields) => {
+                let message = if fields.is_empty() { trouble.error.message.clone() } else { list_fields(fields) };
+                Says::new(false, trouble.error.reason.clone(), message)
+            }
+            _ if memory.validated.is_some() => Says::new(true, "Accepted", "the provider accepts the spec"),
+            _ => as_before(proxy, "SpecValid", "NotValidated", "the provider has not been asked yet"),
+        },
+        (Some(_), None) => Says::new(true, "Accepted", "the provider accepts the spec"),
+        (None, None) => as_before(proxy, "SpecValid", "NotValidated", "the provider has not been asked yet"),
+    }
+}
+
+fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
+    match &facts.provider {
+        ProviderFacts::Missing => {
+            let name = &proxy.spec.provider;
+            Says::new(false, "ProviderMissing", format!("Provider {name} does not exist: create it, or correct spec.provider of a new Proxy"))
+        }
+        ProviderFacts::Unready(reason, message) => Says::new(false, reason.clone(), message.clone()),
+        ProviderFacts::Ready(_) => Says::new(true, "Ready", "the provider serves"),
+    }
+}
+
+fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
+    if let Some(trouble) = &memory.trouble {
+        let status = if proxy.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Provisioned")) && trouble.function == "get" {
+            // Could not ask is not "absent".
+            Status::Unknown
+        } else {
+            Status::False
+        };
+        return Says::new(status, trouble.error.reason.clone(), trouble.error.message.clone());
+    }
+    if let Some(rebuild) = &memory.rebuild {
+        return Says::new(false, rebuild.reason, format!("being replaced: {}", rebuild.message));
+    }
+    let Some(seen) = &memory.seen else {
+        if proxy.spec.paused && proxy.status.as_ref().is_none_or(|s| s.instance.is_none()) {
+            return Says::new(false, "Paused", "spec.paused is true: nothing is created");
+        }
+        return as_before(proxy, "Provisioned", "NotAsked", "the backend has not been asked yet");
+    };
+    let waits = seen.message.clone();
+    match &seen.state {
+        None if proxy.spec.paused => Says::new(false, "Paused", "spec.paused is true: nothing is created"),
+        None => Says::new(false, "Creating", "an instance is about to be created"),
+        Some(State::Creating) => Says::new(false, "Creating", waits.unwrap_or_else(|| "the instance is being made".into())),
+        Some(State::Running) if proxy.status.as_ref().is_some_and(|s| s.endpoint.is_some()) => Says::new(true, "Running", "the instance runs"),
+        Some(State::Running) => Says::new(false, "NoAddress", "the instance runs and has no address of the kind that spec.endpoint of its Provider names"),
+        Some(State::Stopped) => Says::new(false, "Stopped", waits.unwrap_or_else(|| "the instance is off and is being started".into())),
+        Some(State::Failed(why)) => Says::new(false, "InstanceFailed", why.clone()),
+        Some(State::Deleting) => Says::new(false, "InstanceDeleting", waits.unwrap_or_else(|| "the instance is being deleted".into())),
+        Some(State::Unknown(what)) => Says::new(Status::Unknown, "InstanceUnknown", what.clone()),
+    }
+}
+
+fn healthy(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
+    let runs = memory.seen.as_ref().is_some_and(|s| s.state == Some(State::Running));
+    match &facts.health {
+        Verdict::Healthy { .. } => Says::new(true, "ProbePassed", "probes through the proxy pass"),
+        Verdict::Unhealthy(failure) => Says::new(false, failure.kind.reason(), failure.message.clone()),
+        Verdict::Waiting(failure) if failure.kind == FailureKind::Unreachable || !runs => Says::new(Status::Unknown, "ProbePending", "its port does not answer yet"),
+        Verdict::Waiting(failure) => Says::new(false, failure.kind.reason(), failure.message.clone()),
+        Verdict::Unknown if proxy.status.as_ref().is_some_and(|s| s.endpoint.is_some()) => as_before(proxy, "Healthy", "ProbePending", "not probed yet"),
+        Verdict::Unknown => Says::new(Status::Unknown, "ProbePending", "not probed yet"),
+    }
+}
+
+/// What was said last stands until something is known, so that a restart writes nothing.
+fn as_before(proxy: &Proxy, type_: &str, reason: &str, message: &str) -> Says {
+    match proxy.status.as_ref().and_then(|s| find(&s.conditions, type_)) {
+        Some(last) => Says::new(last.status, last.reason.clone(), last.message.clone()),
+        None => Says::new(Status::Unknown, reason, message),
+    }
+}
+
+fn fresh(proxy: &Proxy, status: &ProxyStatus) -> Says {
+    if status.spec_hash.is_none() {
+        return Says::new(Status::Unknown, "NotCreated", "no instance was made yet");
+    }
+    if up_to_date(proxy, status) {
+        Says::new(true, "UpToDate", "the instance was made from this spec")
+    } else {
+        Says::new(false, "SpecChanged", "the instance was made from an earlier spec")
+    }
+}
+
+/// Why a Proxy is not lent, for the answer to crawlers.
+pub fn lack(memory: &Memory, facts: &Facts) -> Lack {
+    if memory.trouble.as_ref().is_some_and(|t| t.error.kind == ErrorKind::Exhausted) {
+        return Lack::Quota;
+    }
+    let made = match &memory.seen {
+        None => true,
+        Some(seen) => matches!(seen.state, None | Some(State::Creating | State::Stopped | State::Deleting)),
+    };
+    let probing = matches!(facts.health, Verdict::Unknown | Verdict::Waiting(_));
+    let stuck = memory.trouble.is_some() || !matches!(facts.provider, ProviderFacts::Ready(_));
+    if !stuck && (made || memory.rebuild.is_some() || probing) { Lack::Scaling } else { Lack::Unhealthy }
+}
