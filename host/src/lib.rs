@@ -5,13 +5,13 @@
 
 #![deny(missing_docs)]
 
+pub mod cli;
+pub mod control;
 pub mod forward_proxy;
 pub mod health;
 pub mod lease;
-pub mod control;
-pub mod rest;
 pub mod model;
 pub mod plugin;
+pub mod rest;
 pub mod sandbox_cloud;
-pub mod cli;
 pub mod store;

@@ -5,9 +5,11 @@
 pub mod local;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
 use crate::model::login::Login;
@@ -44,7 +46,7 @@ pub enum StoreError {
 }
 
 /// How important an event is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Severity {
     /// Something went on.
     Normal,
@@ -53,7 +55,7 @@ pub enum Severity {
 }
 
 /// The object that an event is about.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Regarding {
     /// A Proxy.
     Proxy(ProxyKey),
@@ -64,7 +66,7 @@ pub enum Regarding {
 }
 
 /// Something that happened to an object; told on transitions only.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Event {
     /// To which object.
     pub regarding: Regarding,
@@ -74,6 +76,16 @@ pub struct Event {
     pub reason: String,
     /// For people; no time stamp, no counter.
     pub message: String,
+}
+
+impl fmt::Display for Regarding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Proxy(key) => write!(f, "proxy/{key}"),
+            Self::Provider(name) => write!(f, "provider/{name}"),
+            Self::Manifest(file) => write!(f, "manifest/{file}"),
+        }
+    }
 }
 
 /// A Secret with its labels, for those who look for a kind of Secret.
@@ -132,4 +144,7 @@ pub trait Store: Secrets {
 
     /// Tells what happened. Best effort: never fails a pass.
     fn event(&self, event: Event);
+
+    /// The last events, oldest first.
+    fn events(&self) -> Vec<Event>;
 }

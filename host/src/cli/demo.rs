@@ -1,5 +1,6 @@
 //! `demo`: the main job on this machine, told step by step. A sandbox cloud, the operator, three proxies, a lease.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use kube::ResourceExt;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -41,7 +43,8 @@ pub(super) struct DemoArgs {
 }
 
 pub(super) async fn demo(args: DemoArgs) -> anyhow::Result<()> {
-    let dir = args.dir.unwrap_or_else(|| std::env::temp_dir().join(format!("proxy-operator-demo-{}", std::process::id())));
+    let dir =
+        args.dir.unwrap_or_else(|| std::env::temp_dir().join(format!("proxy-operator-demo-{}", std::process::id())));
     let stop = CancellationToken::new();
     let outcome = tokio::select! {
         outcome = show(&dir, args.plugin_dir, args.once, &stop) => outcome,
@@ -60,7 +63,11 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
         Some(dir) => dir,
         None => std::env::current_exe()?.with_file_name("plugins"),
     };
-    anyhow::ensure!(plugin_dir.join("sandbox.wasm").exists(), "{} holds no sandbox.wasm: run `make build`, or give --plugin-dir", plugin_dir.display());
+    anyhow::ensure!(
+        plugin_dir.join("sandbox.wasm").exists(),
+        "{} holds no sandbox.wasm: run `make build`, or give --plugin-dir",
+        plugin_dir.display()
+    );
     let (manifests, data) = (dir.join("manifests"), dir.join("data"));
     fs::create_dir_all(&manifests).with_context(|| manifests.display().to_string())?;
 
@@ -73,7 +80,8 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
     say(&format!("the sandbox cloud serves its API at {cloud_url}; its machines are real forward proxies"));
 
     head("The operator, with one provider");
-    let NewToken { token, manifest } = mint("demo", "default", &[Scope::Read, Scope::Allocate], &["default".into()], None);
+    let NewToken { token, manifest } =
+        mint("demo", "default", &[Scope::Read, Scope::Allocate], &["default".into()], None);
     write(&manifests.join("secrets.yaml"), 0o600, &format!("{}---\n{manifest}", cloud_secret(&cloud_token)))?;
     write(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
     let fleet = Fleet::start(Settings {
@@ -93,10 +101,17 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
     wait("the provider", || {
         let provider = fleet.store.provider("demo")?;
         let status = provider.status.as_ref()?;
-        is_true(&status.conditions, "Ready").then(|| find(&status.conditions, "Ready").map(|c| c.message.clone())).flatten()
+        is_true(&status.conditions, "Ready")
+            .then(|| find(&status.conditions, "Ready").map(|c| c.message.clone()))
+            .flatten()
     })
     .await
-    .map(|message| say(&format!("Provider demo is ready: plugin {message}, a WebAssembly component of {} KB", size_of_plugin(&fleet))))?;
+    .map(|message| {
+        say(&format!(
+            "Provider demo is ready: plugin {message}, a WebAssembly component of {} KB",
+            size_of_plugin(&fleet)
+        ))
+    })?;
 
     head("Three proxies");
     for name in NAMES {
@@ -105,19 +120,31 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
     say(&format!("written to {}, as one would `kubectl apply` them:", manifests.display()));
     print!("{}", indent(&proxy(NAMES[0])));
     let started = Instant::now();
-    let mut last = String::new();
+    let mut shown = BTreeMap::new();
     let proxies = wait("the proxies", || {
         let proxies: Vec<_> = fleet.store.proxies().iter().map(|p| (**p).clone()).collect();
-        let table = proxy_table(&proxies).to_string();
-        let done = proxies.len() == NAMES.len() && proxies.iter().all(|p| p.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Ready")));
-        if done || (table != last && !proxies.is_empty() && last.is_empty()) {
-            println!("{}", indent(&table));
+        for proxy in &proxies {
+            let Some(ready) = proxy.status.as_ref().and_then(|s| find(&s.conditions, "Ready")) else { continue };
+            if shown.insert(proxy.name_any(), ready.reason.clone()).as_ref() != Some(&ready.reason) {
+                println!(
+                    "    {:4.1} s  {:8} {:13} {}",
+                    started.elapsed().as_secs_f32(),
+                    proxy.name_any(),
+                    ready.reason,
+                    ready.message
+                );
+            }
         }
-        last = table;
-        done.then_some(proxies)
+        let ready = proxies.iter().filter(|p| p.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Ready")));
+        (ready.count() == NAMES.len()).then_some(proxies)
     })
     .await?;
-    say(&format!("{} proxies are ready after {:.1} s: made, running, and probed through to the judge", proxies.len(), started.elapsed().as_secs_f32()));
+    print!("{}", indent(&proxy_table(&proxies).to_string()));
+    say(&format!(
+        "{} proxies are ready after {:.1} s: made, running, and probed through to the judge",
+        proxies.len(),
+        started.elapsed().as_secs_f32()
+    ));
 
     head("A lease, as a crawler takes it");
     let rest = format!("http://{}", fleet.rest);
@@ -127,9 +154,13 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
     let text = |key: &str| lease.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let name = lease.pointer("/proxy/name").and_then(Value::as_str).unwrap_or_default();
     say(&format!("lent: {name}, to nobody else until {}", text("expiresAt")));
-    say(&format!("url:  {} (its password is in the answer, and nowhere else)", text("server").replace("://", &format!("://{}:…@", text("username")))));
+    say(&format!(
+        "url:  {} (its password is in the answer, and nowhere else)",
+        text("server").replace("://", &format!("://{}:…@", text("username")))
+    ));
     let page = format!("http://{}/", fleet.judge);
-    let through = Client::builder().proxy(reqwest::Proxy::all(text("url"))?).timeout(Duration::from_secs(10)).build()?;
+    let through =
+        Client::builder().proxy(reqwest::Proxy::all(text("url"))?).timeout(Duration::from_secs(10)).build()?;
     let answer = through.get(&page).send().await?.error_for_status()?.text().await?;
     say(&format!("GET {page} through it:"));
     print!("{}", indent(answer.trim_end()));
@@ -163,7 +194,10 @@ fn stay(fleet: &Fleet, dir: &Path, manifests: &Path, token: &str) -> anyhow::Res
     head("It stays up. Three commands to paste into another terminal:");
     println!("  cp {} {}/", sample.display(), manifests.display());
     println!("  {} get proxies --data {}", program.display(), dir.join("data").display());
-    println!("  curl -s -H 'Authorization: Bearer {token}' -X POST http://{}/v1/leases -d '{{\"waitSeconds\": 30}}'", fleet.rest);
+    println!(
+        "  curl -s -H 'Authorization: Bearer {token}' -X POST http://{}/v1/leases -d '{{\"waitSeconds\": 30}}'",
+        fleet.rest
+    );
     println!("\n  Ctrl-C ends it and removes {}", dir.display());
     Ok(())
 }
@@ -196,17 +230,21 @@ fn size_of_plugin(fleet: &Fleet) -> usize {
 }
 
 fn cloud_secret(token: &str) -> String {
-    format!("apiVersion: v1\nkind: Secret\nmetadata:\n  name: sandbox-cloud\n  labels:\n    {PROVIDER_SECRET_LABEL}: \"true\"\nstringData:\n  token: {token:?}\n")
+    format!(
+        "apiVersion: v1\nkind: Secret\nmetadata:\n  name: sandbox-cloud\n  labels:\n    {PROVIDER_SECRET_LABEL}: \"true\"\nstringData:\n  token: {token:?}\n"
+    )
 }
 
 fn provider(cloud: &str) -> String {
     format!(
-        "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata:\n  name: demo\nspec:\n  plugin: {{name: sandbox}}\n  connections:\n    cloud:\n      http:\n        baseUrl: {cloud}\n        permit: [loopback]\n        auth:\n          bearer:\n            secretRef: {{name: sandbox-cloud, key: token}}\n"
+        "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata:\n  name: demo\nspec:\n  plugin: {{name: sandbox}}\n  connections:\n    cloud:\n      http:\n        baseUrl: {cloud}\n        permit: [loopback]\n        auth:\n          bearer:\n            secretRef: {{name: sandbox-cloud, key: token}}\n  config: {{bootMs: 800}}\n"
     )
 }
 
 fn proxy(name: &str) -> String {
-    format!("apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata:\n  name: {name}\n  namespace: default\nspec:\n  provider: demo\n")
+    format!(
+        "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata:\n  name: {name}\n  namespace: default\nspec:\n  provider: demo\n"
+    )
 }
 
 fn write(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {

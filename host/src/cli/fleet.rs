@@ -75,10 +75,13 @@ impl Fleet {
             ("metrics", settings.metrics_addr),
         ]
         .map(|(name, addr)| (name, addr, std::net::TcpListener::bind(addr)))
-        .map(|(name, addr, listener)| listener.and_then(listening).with_context(|| format!("--{name}-addr {addr} cannot be listened on")));
+        .map(|(name, addr, listener)| {
+            listener.and_then(listening).with_context(|| format!("--{name}-addr {addr} cannot be listened on"))
+        });
         let (rest, health, judge_port, metrics) = (rest?, health?, judge_port?, metrics?);
         let addresses = [rest.local_addr()?, health.local_addr()?, judge_port.local_addr()?, metrics.local_addr()?];
-        let judge_url = settings.judge_url.unwrap_or_else(|| format!("http://{}{}", reachable(addresses[2]), judge::PATH));
+        let judge_url =
+            settings.judge_url.unwrap_or_else(|| format!("http://{}{}", reachable(addresses[2]), judge::PATH));
 
         let store = LocalStore::open(&settings.data, &settings.manifests, settings.secret_files, clock.clone()).await?;
         store.apply_manifests().await;
@@ -90,12 +93,22 @@ impl Fleet {
         let loader = Loader::new(runtime, clock.clone()).map_err(|e| anyhow::anyhow!("{e:#}"))?;
         let registry = Arc::new(Registry::new(Arc::new(loader)));
         let mut plugins = Directory::new(&settings.plugin_dir);
-        plugins.scan(&registry).await.with_context(|| format!("--plugin-dir {} cannot be read", settings.plugin_dir.display()))?;
+        plugins
+            .scan(&registry)
+            .await
+            .with_context(|| format!("--plugin-dir {} cannot be read", settings.plugin_dir.display()))?;
 
         let objects: Arc<dyn Store> = store.clone();
         let providers = Arc::new(Providers::new(objects.clone(), registry.clone(), clock.clone()));
         let (engine, verdicts) = Engine::new();
-        let driver = Arc::new(Driver::new(objects.clone(), providers.clone(), engine.clone(), allocator.clone(), clock.clone(), judge_url.clone()));
+        let driver = Arc::new(Driver::new(
+            objects.clone(),
+            providers.clone(),
+            engine.clone(),
+            allocator.clone(),
+            clock.clone(),
+            judge_url.clone(),
+        ));
         let manager = Manager { store: objects.clone(), registry: registry.clone(), providers, driver };
 
         let ready = Arc::new(AtomicBool::new(false));
@@ -117,7 +130,9 @@ impl Fleet {
         until(Box::pin(engine.run()));
         until(Box::pin(async move { allocator.sweep().await }));
         tasks.spawn(manager.run(verdicts, ready.clone(), stop.clone()));
-        for (listener, app) in [(rest, rest::routes(api)), (health, rest::service::health(ready)), (metrics, rest::service::metrics())] {
+        for (listener, app) in
+            [(rest, rest::routes(api)), (health, rest::service::health(ready)), (metrics, rest::service::metrics())]
+        {
             let stop = stop.clone();
             tasks.spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await });
         }
@@ -152,8 +167,12 @@ fn listening(listener: std::net::TcpListener) -> std::io::Result<TcpListener> {
 /// An address under which a listener on all addresses is reached from this machine.
 fn reachable(addr: SocketAddr) -> SocketAddr {
     match addr {
-        SocketAddr::V4(v4) if v4.ip().is_unspecified() => SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), v4.port()),
-        SocketAddr::V6(v6) if v6.ip().is_unspecified() => SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), v6.port()),
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => {
+            SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), v4.port())
+        }
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
+            SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), v6.port())
+        }
         other => other,
     }
 }
@@ -163,10 +182,13 @@ fn door(data: &Path) -> anyhow::Result<UnixListener> {
     use std::os::unix::fs::PermissionsExt;
     let path = socket(data);
     match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).with_context(|| path.display().to_string()),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| path.display().to_string());
+        }
         _ => {}
     }
-    let listener = UnixListener::bind(&path).with_context(|| format!("{} (a path of at most 107 bytes is needed)", path.display()))?;
+    let listener = UnixListener::bind(&path)
+        .with_context(|| format!("{} (a path of at most 107 bytes is needed)", path.display()))?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }

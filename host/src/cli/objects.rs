@@ -13,12 +13,13 @@ use super::fleet::socket;
 use crate::model::condition::{Condition, Status, find};
 use crate::model::provider::Provider;
 use crate::model::proxy::Proxy;
+use crate::store::Event;
 
 /// Where the operator is, and what is meant.
 #[derive(Args)]
 pub(super) struct GetArgs {
-    /// proxies or providers
-    #[arg(value_parser = ["proxies", "proxy", "px", "providers", "provider", "pxp"])]
+    /// proxies, providers or events
+    #[arg(value_parser = ["proxies", "proxy", "px", "providers", "provider", "pxp", "events"])]
     kind: String,
     /// Data folder of the operator
     #[arg(long, env = "PROXY_OPERATOR_DATA", value_name = "DIR")]
@@ -51,15 +52,21 @@ pub(super) async fn get(args: GetArgs) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&objects)?);
     } else if kind == "proxies" {
         println!("{}", proxy_table(&serde_json::from_value::<Vec<Proxy>>(objects)?));
-    } else {
+    } else if kind == "providers" {
         println!("{}", provider_table(&serde_json::from_value::<Vec<Provider>>(objects)?));
+    } else {
+        println!("{}", event_table(&serde_json::from_value::<Vec<Event>>(objects)?));
     }
     Ok(())
 }
 
 pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
     let kind = plural(&args.kind);
-    let path = if kind == "proxies" { format!("{kind}/{}/{}", args.namespace, args.name) } else { format!("{kind}/{}", args.name) };
+    let path = if kind == "proxies" {
+        format!("{kind}/{}/{}", args.namespace, args.name)
+    } else {
+        format!("{kind}/{}", args.name)
+    };
     let (status, answer) = ask(&args.data, Method::DELETE, &path).await?;
     if status != StatusCode::ACCEPTED {
         anyhow::bail!("{}", answer.get("detail").and_then(Value::as_str).unwrap_or("the operator refused"));
@@ -69,17 +76,18 @@ pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
 }
 
 fn plural(kind: &str) -> &'static str {
+    if kind == "events" {
+        return "events";
+    }
     if kind.starts_with("pxp") || kind.starts_with("provider") { "providers" } else { "proxies" }
 }
 
 async fn ask(data: &Path, method: Method, path: &str) -> anyhow::Result<(StatusCode, Value)> {
     let socket = socket(data);
     let client = Client::builder().unix_socket(socket.as_path()).timeout(std::time::Duration::from_secs(30)).build()?;
-    let answer = client
-        .request(method, format!("http://operator/{path}"))
-        .send()
-        .await
-        .with_context(|| format!("no operator answers at {}: is it running with this --data folder?", socket.display()))?;
+    let answer = client.request(method, format!("http://operator/{path}")).send().await.with_context(|| {
+        format!("no operator answers at {}: is it running with this --data folder?", socket.display())
+    })?;
     let status = answer.status();
     let body = answer.bytes().await?;
     Ok((status, if body.is_empty() { Value::Null } else { serde_json::from_slice(&body)? }))
@@ -92,7 +100,14 @@ pub(super) fn proxy_table(proxies: &[Proxy]) -> Table {
         let status = proxy.status.clone().unwrap_or_default();
         let (ready, reason) = ready(&status.conditions);
         let address = status.address.unwrap_or_default();
-        table.add_row([proxy.namespace().unwrap_or_default(), proxy.name_any(), ready, proxy.spec.provider.clone(), address, reason]);
+        table.add_row([
+            proxy.namespace().unwrap_or_default(),
+            proxy.name_any(),
+            ready,
+            proxy.spec.provider.clone(),
+            address,
+            reason,
+        ]);
     }
     table
 }
@@ -103,7 +118,27 @@ fn provider_table(providers: &[Provider]) -> Table {
         let status = provider.status.clone().unwrap_or_default();
         let (ready, reason) = ready(&status.conditions);
         let version = status.plugin.map(|p| p.version).unwrap_or_default();
-        table.add_row([provider.name_any(), ready, provider.spec.plugin.name.clone(), version, reason, status.proxies.to_string()]);
+        table.add_row([
+            provider.name_any(),
+            ready,
+            provider.spec.plugin.name.clone(),
+            version,
+            reason,
+            status.proxies.to_string(),
+        ]);
+    }
+    table
+}
+
+fn event_table(events: &[Event]) -> Table {
+    let mut table = table(&["TYPE", "REASON", "OBJECT", "MESSAGE"]);
+    for event in events {
+        table.add_row([
+            format!("{:?}", event.severity),
+            event.reason.clone(),
+            event.regarding.to_string(),
+            event.message.clone(),
+        ]);
     }
     table
 }

@@ -52,7 +52,8 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 async fn check(file: &Path) -> anyhow::Result<u8> {
     let runtime = Runtime::new(None).map_err(|e| anyhow::anyhow!("{e:#}"))?;
-    let loader = Arc::new(Loader::new(runtime, Arc::new(SystemClock::default())).map_err(|e| anyhow::anyhow!("{e:#}"))?);
+    let loader =
+        Arc::new(Loader::new(runtime, Arc::new(SystemClock::default())).map_err(|e| anyhow::anyhow!("{e:#}"))?);
     let name = file.file_stem().and_then(|n| n.to_str()).unwrap_or_default();
     let bytes = read(file)?;
     match loader.load(name, bytes).await {
@@ -63,7 +64,13 @@ async fn check(file: &Path) -> anyhow::Result<u8> {
             println!("digest        {}", plugin.digest);
             println!("size          {} bytes, loaded in {} ms", plugin.size, plugin.loading.1.as_millis());
             for need in &description.connections {
-                println!("connection    {} ({}{}): {}", need.name, need.kind, if need.required { ", required" } else { "" }, need.doc);
+                println!(
+                    "connection    {} ({}{}): {}",
+                    need.name,
+                    need.kind,
+                    if need.required { ", required" } else { "" },
+                    need.doc
+                );
             }
             println!("capabilities  {}", description.capabilities.join(", "));
             Ok(0)

@@ -83,11 +83,13 @@ fn read_line(flag: &str, path: &PathBuf) -> anyhow::Result<String> {
 }
 
 pub(super) async fn forward_proxy(args: ForwardProxyArgs) -> anyhow::Result<()> {
-    let protocol = if args.protocol == "socks5" { forward_proxy::Protocol::Socks5 } else { forward_proxy::Protocol::Http };
+    let protocol =
+        if args.protocol == "socks5" { forward_proxy::Protocol::Socks5 } else { forward_proxy::Protocol::Http };
     let mut options = forward_proxy::Options::new(protocol);
     if let Some(path) = args.login_file.filter(|_| !args.open) {
         let line = read_line("--login-file", &path)?;
-        let (username, password) = line.split_once(':').with_context(|| format!("--login-file {} must hold user:password", path.display()))?;
+        let (username, password) =
+            line.split_once(':').with_context(|| format!("--login-file {} must hold user:password", path.display()))?;
         options.login = Some(forward_proxy::Login { username: username.into(), password: password.into() });
     }
     options.connect_ports = args.connect_ports;

@@ -19,8 +19,12 @@ pub fn delay(kind: &ErrorKind, failures: u32, random: &mut impl Rng) -> Duration
     match kind {
         ErrorKind::Transient | ErrorKind::UnknownOutcome | ErrorKind::Internal => exponential(failures, random),
         // At least what the backend asked for; a spread on top, so that not all come back at once.
-        ErrorKind::RateLimited(wait) => wait.unwrap_or(FIRST).max(exponential(failures, random)) + spread(FIRST, random),
-        ErrorKind::Exhausted | ErrorKind::Unauthorized | ErrorKind::ConfigMissing | ErrorKind::Foreign => between(SLOW, random),
+        ErrorKind::RateLimited(wait) => {
+            wait.unwrap_or(FIRST).max(exponential(failures, random)) + spread(FIRST, random)
+        }
+        ErrorKind::Exhausted | ErrorKind::Unauthorized | ErrorKind::ConfigMissing | ErrorKind::Foreign => {
+            between(SLOW, random)
+        }
         ErrorKind::InvalidSpec(_) => between(SAFETY, random),
     }
 }

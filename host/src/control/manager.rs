@@ -38,13 +38,19 @@ pub struct Manager {
 impl Manager {
     /// Reconciles until `stop`; then finishes what is under way. `verdicts`: keys whose health changed. `ready` turns
     /// true when every Provider was looked at once.
-    pub async fn run(self, verdicts: mpsc::UnboundedReceiver<ProxyKey>, ready: Arc<AtomicBool>, stop: CancellationToken) {
+    pub async fn run(
+        self,
+        verdicts: mpsc::UnboundedReceiver<ProxyKey>,
+        ready: Arc<AtomicBool>,
+        stop: CancellationToken,
+    ) {
         let (proxies, providers) = (Queue::default(), Queue::default());
         // Listening before the first look: no change is missed in between.
         let changes = self.store.changes();
         // Providers first, so that Proxies do not say for a moment that theirs is missing.
         let first = self.store.providers();
-        futures::future::join_all(first.iter().map(|p| self.look_at_provider(p.name_any(), &providers, &proxies))).await;
+        futures::future::join_all(first.iter().map(|p| self.look_at_provider(p.name_any(), &providers, &proxies)))
+            .await;
         self.enqueue_all(&providers, &proxies);
         ready.store(true, Ordering::Release);
         let workers = TaskTracker::new();
@@ -86,7 +92,12 @@ impl Manager {
         }
     }
 
-    async fn work_on_providers(self: Arc<Self>, queue: Queue<String>, proxies: Queue<ProxyKey>, stop: CancellationToken) {
+    async fn work_on_providers(
+        self: Arc<Self>,
+        queue: Queue<String>,
+        proxies: Queue<ProxyKey>,
+        stop: CancellationToken,
+    ) {
         loop {
             let working = tokio::select! {
                 working = queue.next() => working,
@@ -112,7 +123,13 @@ impl Manager {
     }
 
     /// Turns everything that happens into work.
-    async fn feed(&self, mut changes: broadcast::Receiver<Change>, mut verdicts: mpsc::UnboundedReceiver<ProxyKey>, providers: &Queue<String>, proxies: &Queue<ProxyKey>) {
+    async fn feed(
+        &self,
+        mut changes: broadcast::Receiver<Change>,
+        mut verdicts: mpsc::UnboundedReceiver<ProxyKey>,
+        providers: &Queue<String>,
+        proxies: &Queue<ProxyKey>,
+    ) {
         let mut plugins = self.registry.subscribe();
         let mut resync = tokio::time::interval(RESYNC);
         resync.tick().await;

@@ -78,8 +78,13 @@ impl Providers {
                 };
                 (ProviderFacts::Ready(ready), Some(handle))
             }
-            Some(Current { state: State::Unready { reason, message }, .. }) => (ProviderFacts::Unready(reason, message), None),
-            None => (ProviderFacts::Unready("ProviderPending".into(), format!("Provider {name} has not been looked at yet")), None),
+            Some(Current { state: State::Unready { reason, message }, .. }) => {
+                (ProviderFacts::Unready(reason, message), None)
+            }
+            None => (
+                ProviderFacts::Unready("ProviderPending".into(), format!("Provider {name} has not been looked at yet")),
+                None,
+            ),
         }
     }
 
@@ -124,7 +129,12 @@ impl Providers {
                 Some(refused) => fail("PluginRefused", refused.message.clone()),
                 None => {
                     let known = self.registry.names().join(", ");
-                    fail("PluginMissing", format!("no plugin {wanted:?} is loaded: put {wanted}.wasm into the plugin folder, or correct spec.plugin.name; loaded are: {known}"))
+                    fail(
+                        "PluginMissing",
+                        format!(
+                            "no plugin {wanted:?} is loaded: put {wanted}.wasm into the plugin folder, or correct spec.plugin.name; loaded are: {known}"
+                        ),
+                    )
                 }
             };
         };
@@ -138,7 +148,13 @@ impl Providers {
         };
         for need in plugin.description.connections.iter().filter(|need| need.required) {
             if !grants.names(&need.kind).contains(&need.name.as_str()) {
-                return fail("ConnectionMissing", format!("plugin {} needs the {} connection {:?} ({}): add it under spec.connections", plugin.description.name, need.kind, need.name, need.doc));
+                return fail(
+                    "ConnectionMissing",
+                    format!(
+                        "plugin {} needs the {} connection {:?} ({}): add it under spec.connections",
+                        plugin.description.name, need.kind, need.name, need.doc
+                    ),
+                );
             }
         }
         if let Err(error) = grants.probe().await {
@@ -147,10 +163,20 @@ impl Providers {
         if let Some(Current { state: State::Ready(handle), .. }) = old {
             return Ok(handle);
         }
-        if let Err(errors) = check_schema(&plugin.description.config_schema, &Value::Object(provider.spec.config.clone()), "/config") {
+        if let Err(errors) =
+            check_schema(&plugin.description.config_schema, &Value::Object(provider.spec.config.clone()), "/config")
+        {
             return fail("ConfigInvalid", list_fields(&errors));
         }
-        let handle = Handle::new(plugin.clone(), &name, grants, &provider.spec.config, &provider.spec.limits, self.store.installation(), &self.shared);
+        let handle = Handle::new(
+            plugin.clone(),
+            &name,
+            grants,
+            &provider.spec.config,
+            &provider.spec.limits,
+            self.store.installation(),
+            &self.shared,
+        );
         match handle.validate(None).await {
             Ok(Ok(())) => Ok(Arc::new(handle)),
             Ok(Err(errors)) => fail("ConfigInvalid", list_fields(&errors)),
@@ -173,7 +199,13 @@ impl Providers {
         !same
     }
 
-    async fn write(&self, provider: &Provider, entry: &Entry, says: Says, targets: Vec<TargetStatus>) -> Result<(), StoreError> {
+    async fn write(
+        &self,
+        provider: &Provider,
+        entry: &Entry,
+        says: Says,
+        targets: Vec<TargetStatus>,
+    ) -> Result<(), StoreError> {
         let old = provider.status.clone().unwrap_or_default();
         let generation = provider.metadata.generation.unwrap_or(0);
         let mut status = ProviderStatus { observed_generation: Some(generation), targets, ..old.clone() };
@@ -210,7 +242,12 @@ fn made_from(provider: &Provider, entry: &Entry) -> (String, i64, String) {
 }
 
 /// The condition `Ready`, and the targets.
-fn judge(provider: &Provider, entry: &Entry, built: &Result<Arc<Handle>, (String, String)>, findings: Result<Vec<Finding>, CallError>) -> (Says, Vec<TargetStatus>) {
+fn judge(
+    provider: &Provider,
+    entry: &Entry,
+    built: &Result<Arc<Handle>, (String, String)>,
+    findings: Result<Vec<Finding>, CallError>,
+) -> (Says, Vec<TargetStatus>) {
     let handle = match built {
         Ok(handle) => handle,
         Err((reason, message)) => return (Says::new(false, reason.clone(), message.clone()), vec![]),
@@ -220,10 +257,15 @@ fn judge(provider: &Provider, entry: &Entry, built: &Result<Arc<Handle>, (String
         Ok(findings) => findings,
         Err(error) => return (Says::new(false, error.reason, error.message), old_targets()),
     };
-    let bad: Vec<String> = findings.iter().filter(|f| !f.healthy).map(|f| format!("{} ({}: {})", f.target, f.reason, f.message)).collect();
+    let bad: Vec<String> =
+        findings.iter().filter(|f| !f.healthy).map(|f| format!("{} ({}: {})", f.target, f.reason, f.message)).collect();
     let description = &handle.plugin().description;
     let says = if let Some(refused) = entry.refused.as_ref() {
-        Says::new(bad.len() < findings.len() || findings.is_empty(), "PluginRefused", format!("version {} goes on serving; {}", description.version, refused.message))
+        Says::new(
+            bad.len() < findings.len() || findings.is_empty(),
+            "PluginRefused",
+            format!("version {} goes on serving; {}", description.version, refused.message),
+        )
     } else if bad.is_empty() {
         Says::new(true, "Ready", format!("{} {} serves", description.name, description.version))
     } else if bad.len() < findings.len() {

@@ -63,13 +63,25 @@ impl Metrics {
             rest_unauthorized: Counter::default(),
         };
         let r = &mut metrics.registry;
-        r.register("proxy_operator_provider_calls", "Calls of plugins, by function and outcome", metrics.provider_calls.clone());
-        r.register("proxy_operator_provider_call_seconds", "Duration of calls of plugins", metrics.provider_call_seconds.clone());
+        r.register(
+            "proxy_operator_provider_calls",
+            "Calls of plugins, by function and outcome",
+            metrics.provider_calls.clone(),
+        );
+        r.register(
+            "proxy_operator_provider_call_seconds",
+            "Duration of calls of plugins",
+            metrics.provider_call_seconds.clone(),
+        );
         r.register("controller_runtime_reconcile", "Passes over Proxies, by outcome", metrics.reconciles.clone());
         r.register("workqueue_depth", "Proxies that wait for a worker", metrics.queue_depth.clone());
         r.register("proxy_operator_lease_requests", "Requests for a lease, by outcome", metrics.leases.clone());
         r.register("proxy_operator_probes", "Probes of proxies, by outcome", metrics.probes.clone());
-        r.register("proxy_operator_rest_unauthorized", "Requests with no or a wrong credential", metrics.rest_unauthorized.clone());
+        r.register(
+            "proxy_operator_rest_unauthorized",
+            "Requests with no or a wrong credential",
+            metrics.rest_unauthorized.clone(),
+        );
         metrics
     }
 
@@ -96,8 +108,15 @@ mod tests {
     fn the_operations_page_lists_every_metric_and_no_other() {
         let text = METRICS.text();
         let page = include_str!("../../../docs/operations.md");
-        let mut served: Vec<_> = text.lines().filter_map(|l| l.strip_prefix("# HELP ")).filter_map(|l| l.split(' ').next()).collect();
-        let mut listed: Vec<_> = page.lines().filter_map(|l| l.strip_prefix("| `")).filter_map(|l| l.split(['`', '{']).next()).filter(|n| n.contains('_')).map(|n| n.trim_end_matches("_total")).collect();
+        let mut served: Vec<_> =
+            text.lines().filter_map(|l| l.strip_prefix("# HELP ")).filter_map(|l| l.split(' ').next()).collect();
+        let mut listed: Vec<_> = page
+            .lines()
+            .filter_map(|l| l.strip_prefix("| `"))
+            .filter_map(|l| l.split(['`', '{']).next())
+            .filter(|n| n.contains('_'))
+            .map(|n| n.trim_end_matches("_total"))
+            .collect();
         served.sort_unstable();
         listed.sort_unstable();
         assert_eq!(served, listed);

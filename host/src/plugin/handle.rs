@@ -1,7 +1,7 @@
 //! A plugin as one Provider uses it: with its grants, its config and its limits.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -127,10 +127,22 @@ impl Handle {
         secrets: Vec<SecretBytes>,
         export: Export<T>,
     ) -> Result<Answer<T>, CallError> {
-        let started = std::time::Instant::now();
-        let answer = call(&self.plugin.pre, self.context.clone(), function, secrets, export).await;
-        METRICS.called(function, answer.as_ref().map_or_else(|e| e.kind.label(), |_| "ok"), started.elapsed());
-        answer
+        call(&self.plugin.pre, self.context.clone(), function, secrets, export).await
+    }
+
+    /// Counts and logs a call, with what it came to.
+    async fn counted<T>(
+        &self,
+        function: &'static str,
+        work: impl Future<Output = Result<T, CallError>>,
+    ) -> Result<T, CallError> {
+        let started = Instant::now();
+        let outcome = work.await;
+        let word = outcome.as_ref().map_or_else(|e| e.kind.label(), |_| "ok");
+        METRICS.called(function, word, started.elapsed());
+        let (plugin, version) = (&self.context.plugin, &self.plugin.description.version);
+        tracing::debug!(provider = %self.context.provider, %plugin, %version, function, outcome = word, ms = started.elapsed().as_millis() as u64, "call");
+        outcome
     }
 
     /// Would this config, and this request, be accepted?
@@ -138,11 +150,14 @@ impl Handle {
     /// # Errors
     /// The outer one when the call failed, the inner one when the answer is no.
     pub async fn validate(&self, request: Option<&Request>) -> Result<Result<(), Vec<FieldError>>, CallError> {
-        let (config, request) = (self.config.clone(), request.map(convert::request));
-        let answer = self
-            .run("validate", vec![], export!(|guest, store| guest.call_validate(store, &config, request.as_ref())))
-            .await?;
-        Ok(answer.value.map_err(|invalid| Returned(&answer.state).fields(invalid.errors)))
+        let work = async {
+            let (config, request) = (self.config.clone(), request.map(convert::request));
+            let answer = self
+                .run("validate", vec![], export!(|guest, store| guest.call_validate(store, &config, request.as_ref())))
+                .await?;
+            Ok(answer.value.map_err(|invalid| Returned(&answer.state).fields(invalid.errors)))
+        };
+        self.counted("validate", work).await
     }
 
     /// Where to make it.
@@ -150,12 +165,15 @@ impl Handle {
     /// # Errors
     /// By kind.
     pub async fn place(&self, request: &Request, avoid: &[String]) -> Result<String, CallError> {
-        let (config, request, avoid) = (self.config.clone(), convert::request(request), avoid.to_vec());
-        let answer = self
-            .run("place", vec![], export!(|guest, store| guest.call_place(store, &config, &request, &avoid)))
-            .await?;
-        let returned = Returned(&answer.state);
-        answer.value.map_err(|e| returned.error(e)).and_then(|placement| returned.placement(placement))
+        let work = async {
+            let (config, request, avoid) = (self.config.clone(), convert::request(request), avoid.to_vec());
+            let answer = self
+                .run("place", vec![], export!(|guest, store| guest.call_place(store, &config, &request, &avoid)))
+                .await?;
+            let returned = Returned(&answer.state);
+            answer.value.map_err(|e| returned.error(e)).and_then(|placement| returned.placement(placement))
+        };
+        self.counted("place", work).await
     }
 
     /// Makes it, or drives it on.
@@ -163,14 +181,18 @@ impl Handle {
     /// # Errors
     /// By kind.
     pub async fn create(&self, request: &Request) -> Result<Instance, CallError> {
-        let asked = request.identity.placement.clone();
-        let secrets = request.login.iter().map(|login| login.password.clone()).collect();
-        let (config, request) = (self.config.clone(), convert::request(request));
-        let answer =
-            self.run("create", secrets, export!(|guest, store| guest.call_create(store, &config, &request))).await?;
-        let returned = Returned(&answer.state);
-        let instance = returned.instance(answer.value.map_err(|e| returned.error(e))?)?;
-        self.at(&asked, "create", instance)
+        let work = async {
+            let asked = request.identity.placement.clone();
+            let secrets = request.login.iter().map(|login| login.password.clone()).collect();
+            let (config, request) = (self.config.clone(), convert::request(request));
+            let answer = self
+                .run("create", secrets, export!(|guest, store| guest.call_create(store, &config, &request)))
+                .await?;
+            let returned = Returned(&answer.state);
+            let instance = returned.instance(answer.value.map_err(|e| returned.error(e))?)?;
+            self.at(&asked, "create", instance)
+        };
+        self.counted("create", work).await
     }
 
     /// Whether it is there.
@@ -178,14 +200,18 @@ impl Handle {
     /// # Errors
     /// By kind.
     pub async fn get(&self, identity: &Identity) -> Result<Presence, CallError> {
-        let asked = identity.placement.clone();
-        let (config, identity) = (self.config.clone(), convert::identity(identity));
-        let answer = self.run("get", vec![], export!(|guest, store| guest.call_get(store, &config, &identity))).await?;
-        let returned = Returned(&answer.state);
-        match returned.presence(answer.value.map_err(|e| returned.error(e))?)? {
-            Presence::Present(instance) => Ok(Presence::Present(Box::new(self.at(&asked, "get", *instance)?))),
-            Presence::Absent => Ok(Presence::Absent),
-        }
+        let work = async {
+            let asked = identity.placement.clone();
+            let (config, identity) = (self.config.clone(), convert::identity(identity));
+            let answer =
+                self.run("get", vec![], export!(|guest, store| guest.call_get(store, &config, &identity))).await?;
+            let returned = Returned(&answer.state);
+            match returned.presence(answer.value.map_err(|e| returned.error(e))?)? {
+                Presence::Present(instance) => Ok(Presence::Present(Box::new(self.at(&asked, "get", *instance)?))),
+                Presence::Absent => Ok(Presence::Absent),
+            }
+        };
+        self.counted("get", work).await
     }
 
     /// Deletes it.
@@ -193,11 +219,15 @@ impl Handle {
     /// # Errors
     /// By kind.
     pub async fn delete(&self, identity: &Identity) -> Result<Deletion, CallError> {
-        let (config, identity) = (self.config.clone(), convert::identity(identity));
-        let answer =
-            self.run("delete", vec![], export!(|guest, store| guest.call_delete(store, &config, &identity))).await?;
-        let returned = Returned(&answer.state);
-        returned.deletion(answer.value.map_err(|e| returned.error(e))?)
+        let work = async {
+            let (config, identity) = (self.config.clone(), convert::identity(identity));
+            let answer = self
+                .run("delete", vec![], export!(|guest, store| guest.call_delete(store, &config, &identity)))
+                .await?;
+            let returned = Returned(&answer.state);
+            returned.deletion(answer.value.map_err(|e| returned.error(e))?)
+        };
+        self.counted("delete", work).await
     }
 
     /// Everything that this installation owns: all pages, or an error.
@@ -205,37 +235,45 @@ impl Handle {
     /// # Errors
     /// By kind; a failed page fails the whole.
     pub async fn list(&self) -> Result<Vec<Instance>, CallError> {
-        let mut all = Vec::new();
-        let mut token: Option<String> = None;
-        loop {
-            let (config, installation, page) = (self.config.clone(), self.installation.clone(), token.clone());
-            let answer = self
-                .run(
-                    "list-instances",
-                    vec![],
-                    export!(|guest, store| guest.call_list_instances(store, &config, &installation, page.as_deref())),
-                )
-                .await?;
-            let returned = Returned(&answer.state);
-            let page = answer.value.map_err(|e| returned.error(e))?;
-            let bad = |what: &str| {
-                Err(CallError::new(
-                    ErrorKind::Internal,
-                    format!("plugin {}, list-instances: {what}", self.context.plugin),
-                ))
-            };
-            if all.len() + page.instances.len() > LIST_INSTANCES {
-                return bad(&format!("over {LIST_INSTANCES} instances"));
+        let work = async {
+            let mut all = Vec::new();
+            let mut token: Option<String> = None;
+            loop {
+                let (config, installation, page) = (self.config.clone(), self.installation.clone(), token.clone());
+                let answer = self
+                    .run(
+                        "list-instances",
+                        vec![],
+                        export!(|guest, store| guest.call_list_instances(
+                            store,
+                            &config,
+                            &installation,
+                            page.as_deref()
+                        )),
+                    )
+                    .await?;
+                let returned = Returned(&answer.state);
+                let page = answer.value.map_err(|e| returned.error(e))?;
+                let bad = |what: &str| {
+                    Err(CallError::new(
+                        ErrorKind::Internal,
+                        format!("plugin {}, list-instances: {what}", self.context.plugin),
+                    ))
+                };
+                if all.len() + page.instances.len() > LIST_INSTANCES {
+                    return bad(&format!("over {LIST_INSTANCES} instances"));
+                }
+                for instance in page.instances {
+                    all.push(returned.instance(instance)?);
+                }
+                match page.next {
+                    None => return Ok(all),
+                    Some(next) if token.as_ref() == Some(&next) => return bad("the same page token twice"),
+                    Some(next) => token = Some(next),
+                }
             }
-            for instance in page.instances {
-                all.push(returned.instance(instance)?);
-            }
-            match page.next {
-                None => return Ok(all),
-                Some(next) if token.as_ref() == Some(&next) => return bad("the same page token twice"),
-                Some(next) => token = Some(next),
-            }
-        }
+        };
+        self.counted("list-instances", work).await
     }
 
     /// How its targets are.
@@ -243,10 +281,13 @@ impl Handle {
     /// # Errors
     /// By kind.
     pub async fn check(&self) -> Result<Vec<Finding>, CallError> {
-        let config = self.config.clone();
-        let answer = self.run("check", vec![], export!(|guest, store| guest.call_check(store, &config))).await?;
-        let returned = Returned(&answer.state);
-        answer.value.map(|findings| returned.findings(findings)).map_err(|e| returned.error(e))
+        let work = async {
+            let config = self.config.clone();
+            let answer = self.run("check", vec![], export!(|guest, store| guest.call_check(store, &config))).await?;
+            let returned = Returned(&answer.state);
+            answer.value.map(|findings| returned.findings(findings)).map_err(|e| returned.error(e))
+        };
+        self.counted("check", work).await
     }
 
     /// An answer about another place than the one asked for is a fault of the plugin.

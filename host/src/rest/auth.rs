@@ -140,16 +140,22 @@ impl Tokens {
 
 /// Secrets of the files in a folder; a wrong file is passed over with a warning.
 fn read_dir(dir: &Path) -> Vec<LabelledSecret> {
-    let entries = std::fs::read_dir(dir).map(|entries| entries.filter_map(Result::ok).map(|e| e.path()).collect()).unwrap_or_else(|error| {
-        tracing::warn!(dir = %dir.display(), %error, "the token folder cannot be read");
-        Vec::new()
-    });
+    let entries = std::fs::read_dir(dir)
+        .map(|entries| entries.filter_map(Result::ok).map(|e| e.path()).collect())
+        .unwrap_or_else(|error| {
+            tracing::warn!(dir = %dir.display(), %error, "the token folder cannot be read");
+            Vec::new()
+        });
     let mut secrets = Vec::new();
     for path in entries.into_iter().filter(|p: &PathBuf| p.extension().is_some_and(|e| e == "yaml" || e == "yml")) {
-        let manifests = std::fs::read_to_string(&path).map_err(|e| e.to_string()).and_then(|text| parse(&text).map_err(|e| e.to_string()));
+        let manifests = std::fs::read_to_string(&path)
+            .map_err(|e| e.to_string())
+            .and_then(|text| parse(&text).map_err(|e| e.to_string()));
         match manifests {
             Ok(manifests) => secrets.extend(manifests.into_iter().filter_map(|m| match m {
-                Manifest::Secret(s) if s.labels.get(API_TOKEN_LABEL).is_some_and(|v| v == "true") => Some(LabelledSecret { name: s.name, data: s.data }),
+                Manifest::Secret(s) if s.labels.get(API_TOKEN_LABEL).is_some_and(|v| v == "true") => {
+                    Some(LabelledSecret { name: s.name, data: s.data })
+                }
                 _ => None,
             })),
             Err(error) => tracing::warn!(path = %path.display(), %error, "a token file is passed over"),
@@ -159,11 +165,17 @@ fn read_dir(dir: &Path) -> Vec<LabelledSecret> {
 }
 
 fn read(secret: &LabelledSecret) -> Result<Token, String> {
-    let field = |key: &str| secret.data.get(key).and_then(SecretBytes::expose_line).map(str::trim).filter(|v| !v.is_empty());
-    let list = |key: &str| field(key).map(|v| v.split(',').map(|p| p.trim().to_owned()).collect::<Vec<_>>()).unwrap_or_default();
-    let digest = field("sha256").ok_or("the key sha256 is missing; `proxy-operator token create` writes such Secrets")?;
+    let field =
+        |key: &str| secret.data.get(key).and_then(SecretBytes::expose_line).map(str::trim).filter(|v| !v.is_empty());
+    let list = |key: &str| {
+        field(key).map(|v| v.split(',').map(|p| p.trim().to_owned()).collect::<Vec<_>>()).unwrap_or_default()
+    };
+    let digest =
+        field("sha256").ok_or("the key sha256 is missing; `proxy-operator token create` writes such Secrets")?;
     let sha256 = unhex(digest).ok_or("sha256 must be 64 hexadecimal digits")?;
-    let expires = field("expires").map(|v| v.parse().map_err(|_| "expires must be a date such as 2030-01-31T00:00:00Z")).transpose()?;
+    let expires = field("expires")
+        .map(|v| v.parse().map_err(|_| "expires must be a date such as 2030-01-31T00:00:00Z"))
+        .transpose()?;
     let max_ttl = field("maxTtl").map(|v| v.parse::<Span>().map_err(|e| format!("maxTtl: {e}"))).transpose()?;
     let max_leases = field("maxLeases").map(|v| v.parse().map_err(|_| "maxLeases must be a number")).transpose()?;
     let caller = Caller {
@@ -191,11 +203,18 @@ pub struct NewToken {
 }
 
 /// Makes a token.
-pub fn mint(name: &str, namespace: &str, scopes: &[Scope], namespaces: &[String], expires: Option<Timestamp>) -> NewToken {
+pub fn mint(
+    name: &str,
+    namespace: &str,
+    scopes: &[Scope],
+    namespaces: &[String],
+    expires: Option<Timestamp>,
+) -> NewToken {
     let token = format!("pxo_{}", base62(&rand::random(), 43));
     let digest = hex(&Sha256::digest(token.as_bytes()));
     let scopes: Vec<String> = scopes.iter().map(|s| format!("{s:?}").to_lowercase()).collect();
-    let mut data = BTreeMap::from([("sha256", digest), ("scopes", scopes.join(",")), ("namespaces", namespaces.join(","))]);
+    let mut data =
+        BTreeMap::from([("sha256", digest), ("scopes", scopes.join(",")), ("namespaces", namespaces.join(","))]);
     if let Some(expires) = expires {
         data.insert("expires", expires.to_string());
     }
@@ -209,7 +228,10 @@ pub fn mint(name: &str, namespace: &str, scopes: &[Scope], namespaces: &[String]
 /// Lets nobody by without a token.
 pub async fn require(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let presented = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
-    let token = presented.and_then(|v| v.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, t)| t.trim().to_owned());
+    let token = presented
+        .and_then(|v| v.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+        .map(|(_, t)| t.trim().to_owned());
     let caller = match token {
         Some(token) => api.tokens.check(&token, api.clock.wall()).await,
         None => None,
@@ -252,7 +274,12 @@ mod tests {
     #[test]
     fn wrong_tokens_say_what_is_wrong() {
         let good = mint("t", "ops", &[Scope::Read], &["a".into()], None).manifest;
-        for (from, to, expected) in [("sha256", "sha265", "sha256 is missing"), ("\"read\"", "\"rread\"", "is no scope"), ("stringData:\n", "stringData:\n  maxTtl: soon\n", "maxTtl"), ("stringData:\n", "stringData:\n  expires: soon\n", "expires must be")] {
+        for (from, to, expected) in [
+            ("sha256", "sha265", "sha256 is missing"),
+            ("\"read\"", "\"rread\"", "is no scope"),
+            ("stringData:\n", "stringData:\n  maxTtl: soon\n", "maxTtl"),
+            ("stringData:\n", "stringData:\n  expires: soon\n", "expires must be"),
+        ] {
             let error = read(&secret_of(&good.replace(from, to))).err().unwrap();
             assert!(error.contains(expected), "{error}");
         }

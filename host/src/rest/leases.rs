@@ -101,11 +101,17 @@ impl<S: Send + Sync, T: serde::de::DeserializeOwned + Default> FromRequest<S> fo
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
-        serde_json::from_slice(&bytes).map(Self).map_err(|e| Problem::invalid(vec![FieldError { pointer: String::new(), message: e.to_string() }]))
+        serde_json::from_slice(&bytes)
+            .map(Self)
+            .map_err(|e| Problem::invalid(vec![FieldError { pointer: String::new(), message: e.to_string() }]))
     }
 }
 
-pub(super) async fn acquire(State(api): State<Api>, Extension(caller): Extension<Caller>, Body(body): Body<Acquire>) -> Response {
+pub(super) async fn acquire(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Body(body): Body<Acquire>,
+) -> Response {
     // A life counts from here: before anything is waited for.
     let arrived = api.allocator.now();
     let outcome = match try_acquire(&api, &caller, body, arrived).await {
@@ -119,7 +125,12 @@ pub(super) async fn acquire(State(api): State<Api>, Extension(caller): Extension
     outcome.1.into_response()
 }
 
-async fn try_acquire(api: &Api, caller: &Caller, body: Acquire, arrived: Duration) -> Result<Lease, (&'static str, Problem)> {
+async fn try_acquire(
+    api: &Api,
+    caller: &Caller,
+    body: Acquire,
+    arrived: Duration,
+) -> Result<Lease, (&'static str, Problem)> {
     caller.needs(Scope::Allocate).map_err(|p| ("forbidden", p))?;
     let wait = Duration::from_secs(body.wait_seconds);
     let wish = wish(caller, body).map_err(|p| ("invalid", p))?;
@@ -132,7 +143,14 @@ async fn try_acquire(api: &Api, caller: &Caller, body: Acquire, arrived: Duratio
 
 fn refuse(refusal: Refusal) -> (&'static str, Problem) {
     match refusal {
-        Refusal::NoMatch => ("no_match", Problem::new(StatusCode::CONFLICT, "no_match", "no Proxy fits namespace, selector, provider, location, protocol and exclude; `GET /v1/proxies` lists what there is")),
+        Refusal::NoMatch => (
+            "no_match",
+            Problem::new(
+                StatusCode::CONFLICT,
+                "no_match",
+                "no Proxy fits namespace, selector, provider, location, protocol and exclude; `GET /v1/proxies` lists what there is",
+            ),
+        ),
         Refusal::Later(reason, wait) => {
             let detail = match reason {
                 crate::lease::Reason::NoneHealthy => "no Proxy that fits is healthy",
@@ -150,7 +168,8 @@ fn refuse(refusal: Refusal) -> (&'static str, Problem) {
 }
 
 fn ledger() -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "ledger_busy", "the lease could not be made durable").retry_after(LEDGER_RETRY)
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "ledger_busy", "the lease could not be made durable")
+        .retry_after(LEDGER_RETRY)
 }
 
 fn wish(caller: &Caller, body: Acquire) -> Result<Wish, Problem> {
@@ -159,7 +178,15 @@ fn wish(caller: &Caller, body: Acquire) -> Result<Wish, Problem> {
     let namespaces = match (body.namespace, caller.namespaces.as_slice()) {
         (Some(wanted), allowed) if allowed.contains(&wanted) => vec![wanted],
         (Some(wanted), _) => {
-            return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", format!("token {} is not for namespace {wanted:?}; it is for: {}", caller.name, caller.namespaces.join(", "))));
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "forbidden",
+                format!(
+                    "token {} is not for namespace {wanted:?}; it is for: {}",
+                    caller.name,
+                    caller.namespaces.join(", ")
+                ),
+            ));
         }
         (None, [only]) => vec![only.clone()],
         (None, several) => {
@@ -203,23 +230,39 @@ fn ttl(caller: &Caller, asked: Option<u64>) -> Result<Duration, FieldError> {
     if (SHORTEST_TTL..=longest).contains(&ttl) {
         return Ok(Duration::from_secs(ttl));
     }
-    Err(FieldError { pointer: "/ttlSeconds".into(), message: format!("from {SHORTEST_TTL} to {longest}, the token's maxTtl") })
+    Err(FieldError {
+        pointer: "/ttlSeconds".into(),
+        message: format!("from {SHORTEST_TTL} to {longest}, the token's maxTtl"),
+    })
 }
 
-pub(super) async fn get(State(api): State<Api>, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn get(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     caller.needs(Scope::Allocate)?;
     let lease = api.allocator.get(&id, caller.subject(true)).map_err(no_lease)?;
     Ok(Json(show(&api, &lease)).into_response())
 }
 
-pub(super) async fn list(State(api): State<Api>, Extension(caller): Extension<Caller>, Query(query): Query<ListQuery>) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
     caller.needs(if query.all { Scope::Admin } else { Scope::Allocate })?;
     let leases = api.allocator.list(caller.subject(query.all));
     let page = Page::of(&leases, &query.paging, |lease| lease.id.clone())?;
     Ok(Json(page.map("leases", |lease| show(&api, lease))).into_response())
 }
 
-pub(super) async fn renew(State(api): State<Api>, Extension(caller): Extension<Caller>, Path(id): Path<String>, Body(body): Body<Renew>) -> Result<Response, Problem> {
+pub(super) async fn renew(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+    Body(body): Body<Renew>,
+) -> Result<Response, Problem> {
     let arrived = api.allocator.now();
     caller.needs(Scope::Allocate)?;
     let ttl = ttl(&caller, body.ttl_seconds).map_err(|e| Problem::invalid(vec![e]))?;
@@ -227,7 +270,11 @@ pub(super) async fn renew(State(api): State<Api>, Extension(caller): Extension<C
     Ok(Json(show(&api, &lease)).into_response())
 }
 
-pub(super) async fn release(State(api): State<Api>, Extension(caller): Extension<Caller>, Path(id): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn release(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     caller.needs(Scope::Allocate)?;
     match api.allocator.release(&id, caller.subject(true)).await {
         // Idempotent: a repeat finds what it wants.
@@ -240,8 +287,14 @@ fn no_lease(error: NoLease) -> Problem {
     match error {
         NoLease::Unknown => Problem::new(StatusCode::NOT_FOUND, "unknown_lease", "no lease with this id"),
         NoLease::Ended => Problem::new(StatusCode::GONE, "ended", "the lease is over; acquire another"),
-        NoLease::Draining => Problem::new(StatusCode::CONFLICT, "draining", "the proxy is about to go: finish, release, and acquire another"),
-        NoLease::Restored => Problem::new(StatusCode::CONFLICT, "restored", "the operator restarted: renew the lease to go on"),
+        NoLease::Draining => Problem::new(
+            StatusCode::CONFLICT,
+            "draining",
+            "the proxy is about to go: finish, release, and acquire another",
+        ),
+        NoLease::Restored => {
+            Problem::new(StatusCode::CONFLICT, "restored", "the operator restarted: renew the lease to go on")
+        }
         NoLease::Ledger(error) => {
             tracing::error!(%error, "a renewal could not be made durable");
             ledger()

@@ -18,7 +18,12 @@ pub fn routes(store: Arc<dyn Store>) -> Router {
         .route("/providers", get(providers))
         .route("/proxies/{namespace}/{name}", delete(delete_proxy))
         .route("/providers/{name}", delete(delete_provider))
+        .route("/events", get(events))
         .with_state(store)
+}
+
+async fn events(State(store): State<Arc<dyn Store>>) -> Response {
+    Json(store.events()).into_response()
 }
 
 async fn proxies(State(store): State<Arc<dyn Store>>) -> Response {
@@ -29,7 +34,10 @@ async fn providers(State(store): State<Arc<dyn Store>>) -> Response {
     Json(store.providers()).into_response()
 }
 
-async fn delete_proxy(State(store): State<Arc<dyn Store>>, Path((namespace, name)): Path<(String, String)>) -> Result<StatusCode, Problem> {
+async fn delete_proxy(
+    State(store): State<Arc<dyn Store>>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
     accepted(store.delete_proxy(&ProxyKey { namespace, name }).await)
 }
 
@@ -40,7 +48,9 @@ async fn delete_provider(State(store): State<Arc<dyn Store>>, Path(name): Path<S
 fn accepted(outcome: Result<(), StoreError>) -> Result<StatusCode, Problem> {
     match outcome {
         Ok(()) => Ok(StatusCode::ACCEPTED),
-        Err(error @ StoreError::NotFound(_)) => Err(Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string())),
+        Err(error @ StoreError::NotFound(_)) => {
+            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string()))
+        }
         Err(error) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", error.to_string())),
     }
 }

@@ -83,7 +83,11 @@ pub async fn no_route() -> Problem {
 
 /// The answer to a method that a route does not take.
 pub async fn no_method() -> Problem {
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "the route takes another method; docs/rest-api.md lists them")
+    Problem::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "the route takes another method; docs/rest-api.md lists them",
+    )
 }
 
 /// Gives each request an id, or keeps a well-formed one that it brings, and returns it.

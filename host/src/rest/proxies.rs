@@ -41,9 +41,15 @@ impl<'a, T> Page<'a, T> {
         let limit = match paging.limit.as_deref().map(str::parse) {
             None => LIMIT,
             Some(Ok(limit)) if (1..=LARGEST_LIMIT).contains(&limit) => limit,
-            Some(_) => return Err(Problem::invalid(vec![FieldError { pointer: "/limit".into(), message: format!("from 1 to {LARGEST_LIMIT}") }])),
+            Some(_) => {
+                return Err(Problem::invalid(vec![FieldError {
+                    pointer: "/limit".into(),
+                    message: format!("from 1 to {LARGEST_LIMIT}"),
+                }]));
+            }
         };
-        let mut rest = all.iter().filter(|item| paging.cursor.as_ref().is_none_or(|cursor| key(item) > *cursor)).peekable();
+        let mut rest =
+            all.iter().filter(|item| paging.cursor.as_ref().is_none_or(|cursor| key(item) > *cursor)).peekable();
         let items: Vec<&T> = rest.by_ref().take(limit).collect();
         let next = rest.peek().and_then(|_| items.last()).map(|last| key(last));
         Ok(Self { items, next })
@@ -51,7 +57,8 @@ impl<'a, T> Page<'a, T> {
 
     /// As JSON: the items under `name`, and the next cursor.
     pub fn map<S: Serialize>(self, name: &str, show: impl Fn(&T) -> S) -> Value {
-        let items: Vec<Value> = self.items.into_iter().map(|item| serde_json::to_value(show(item)).unwrap_or_default()).collect();
+        let items: Vec<Value> =
+            self.items.into_iter().map(|item| serde_json::to_value(show(item)).unwrap_or_default()).collect();
         json!({name: items, "nextCursor": self.next})
     }
 }
@@ -65,13 +72,18 @@ pub(super) struct Filter {
     paging: Paging,
 }
 
-pub(super) async fn list(State(api): State<Api>, Extension(caller): Extension<Caller>, Query(filter): Query<Filter>) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Query(filter): Query<Filter>,
+) -> Result<Response, Problem> {
     caller.needs(Scope::Read)?;
     let labels = selector(filter.label_selector.as_deref().unwrap_or_default())?;
     let mut all = api.store.proxies();
     all.retain(|p| {
         let key = ProxyKey::of(p);
-        let of_caller = caller.namespaces.contains(&key.namespace) && filter.namespace.as_ref().is_none_or(|n| *n == key.namespace);
+        let of_caller =
+            caller.namespaces.contains(&key.namespace) && filter.namespace.as_ref().is_none_or(|n| *n == key.namespace);
         of_caller && labels.iter().all(|(k, v)| p.labels().get(k) == Some(v))
     });
     all.sort_by_key(|p| ProxyKey::of(p).to_string());
@@ -82,18 +94,27 @@ pub(super) async fn list(State(api): State<Api>, Extension(caller): Extension<Ca
 /// `a=b,c=d`.
 fn selector(text: &str) -> Result<BTreeMap<String, String>, Problem> {
     let pairs = text.split(',').filter(|p| !p.is_empty()).map(|pair| {
-        let (key, value) = pair.split_once('=').ok_or_else(|| FieldError { pointer: "/labelSelector".into(), message: "write KEY=VALUE, several with commas".into() })?;
+        let (key, value) = pair.split_once('=').ok_or_else(|| FieldError {
+            pointer: "/labelSelector".into(),
+            message: "write KEY=VALUE, several with commas".into(),
+        })?;
         Ok((key.trim().to_owned(), value.trim().to_owned()))
     });
     pairs.collect::<Result<_, FieldError>>().map_err(|e| Problem::invalid(vec![e]))
 }
 
-pub(super) async fn get(State(api): State<Api>, Extension(caller): Extension<Caller>, Path((namespace, name)): Path<(String, String)>) -> Result<Response, Problem> {
+pub(super) async fn get(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<Response, Problem> {
     caller.needs(Scope::Read)?;
     let key = ProxyKey { namespace, name };
     // Of another namespace it does not even say whether there is one.
     let found = api.store.proxy(&key).filter(|_| caller.namespaces.contains(&key.namespace));
-    let found = found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "unknown_proxy", format!("no Proxy {key} in the token's namespaces")))?;
+    let found = found.ok_or_else(|| {
+        Problem::new(StatusCode::NOT_FOUND, "unknown_proxy", format!("no Proxy {key} in the token's namespaces"))
+    })?;
     Ok(Json(show(&found)).into_response())
 }
 
@@ -115,7 +136,11 @@ fn show(proxy: &Proxy) -> Value {
     })
 }
 
-pub(super) async fn providers(State(api): State<Api>, Extension(caller): Extension<Caller>, Query(paging): Query<Paging>) -> Result<Response, Problem> {
+pub(super) async fn providers(
+    State(api): State<Api>,
+    Extension(caller): Extension<Caller>,
+    Query(paging): Query<Paging>,
+) -> Result<Response, Problem> {
     caller.needs(Scope::Read)?;
     let mut all = api.store.providers();
     all.sort_by_key(|p| p.name_any());

@@ -78,11 +78,6 @@ impl LocalStore {
         &self.database
     }
 
-    /// The last events, oldest first.
-    pub fn events(&self) -> Vec<Event> {
-        self.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned().collect()
-    }
-
     fn changed(&self, change: Change) {
         // Nobody listening is fine.
         let _ = self.changes.send(change);
@@ -185,10 +180,10 @@ impl Store for LocalStore {
     fn event(&self, event: Event) {
         match event.severity {
             Severity::Normal => {
-                tracing::info!(regarding = ?event.regarding, reason = %event.reason, "{}", event.message)
+                tracing::info!(regarding = %event.regarding, reason = %event.reason, "{}", event.message)
             }
             Severity::Warning => {
-                tracing::warn!(regarding = ?event.regarding, reason = %event.reason, "{}", event.message)
+                tracing::warn!(regarding = %event.regarding, reason = %event.reason, "{}", event.message)
             }
         }
         let mut events = self.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -196,6 +191,10 @@ impl Store for LocalStore {
             events.pop_front();
         }
         events.push_back(event);
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned().collect()
     }
 }
 

@@ -153,7 +153,8 @@ fn next_living(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
         Some(State::Creating | State::Stopped) => {
             let since = *memory.creating_since.get_or_insert(facts.now);
             if facts.now.saturating_sub(since) > provider.create_deadline {
-                let message = format!("it did not run within {} s (limits.createDeadline)", provider.create_deadline.as_secs());
+                let message =
+                    format!("it did not run within {} s (limits.createDeadline)", provider.create_deadline.as_secs());
                 return memory.replace("CreateDeadlineExceeded", message, proxy, facts);
             }
             paced(Call::Create, POLL)
@@ -171,7 +172,14 @@ fn next_living(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
     }
 }
 
-fn next_running(proxy: &Proxy, status: &ProxyStatus, memory: &mut Memory, facts: &Facts, seen: &Seen, hands_off: bool) -> Step {
+fn next_running(
+    proxy: &Proxy,
+    status: &ProxyStatus,
+    memory: &mut Memory,
+    facts: &Facts,
+    seen: &Seen,
+    hands_off: bool,
+) -> Step {
     memory.creating_since = None;
     if facts.now.saturating_sub(seen.at) >= OBSERVE {
         return Step::Call(Call::Get);
@@ -180,6 +188,10 @@ fn next_running(proxy: &Proxy, status: &ProxyStatus, memory: &mut Memory, facts:
         memory.bad_since.get_or_insert(facts.now);
     } else {
         memory.bad_since = None;
+    }
+    if memory.bad_since.is_some_and(|since| seen.at < since) {
+        // Its proxy has just gone bad: perhaps there is no instance any more.
+        return Step::Call(Call::Get);
     }
     if !hands_off {
         if !up_to_date(proxy, status) {
@@ -208,7 +220,9 @@ fn next_deleting(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
     if status.create_sent.is_none() && !memory.searched {
         return Step::Call(Call::Search);
     }
-    let Some(instance) = status.instance.as_ref().filter(|i| i.placement.is_some()) else { return Step::Finalizer(false) };
+    let Some(instance) = status.instance.as_ref().filter(|i| i.placement.is_some()) else {
+        return Step::Finalizer(false);
+    };
     if memory.get_is_hopeless {
         return memory.delete_when_due(facts.now);
     }
@@ -220,24 +234,31 @@ fn next_deleting(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
             Some(at) if seen.at < at => Step::Call(Call::Get),
             _ => Step::Finalizer(false),
         },
-        Some(state) => {
-            match memory.drains(proxy, facts).filter(|_| *state == State::Running) {
-                Some(wait) => Step::Wait(wait),
-                None => memory.delete_when_due(facts.now),
-            }
-        }
+        Some(state) => match memory.drains(proxy, facts).filter(|_| *state == State::Running) {
+            Some(wait) => Step::Wait(wait),
+            None => memory.delete_when_due(facts.now),
+        },
     }
 }
 
 /// Takes an answer in; answers the status to store, when it changed.
-pub fn absorb(proxy: &Proxy, memory: &mut Memory, facts: &Facts, call: &Call, answer: Result<Answer, CallError>, random: &mut impl Rng) -> Option<ProxyStatus> {
+pub fn absorb(
+    proxy: &Proxy,
+    memory: &mut Memory,
+    facts: &Facts,
+    call: &Call,
+    answer: Result<Answer, CallError>,
+    random: &mut impl Rng,
+) -> Option<ProxyStatus> {
     let ProviderFacts::Ready(provider) = &facts.provider else { return None };
     let generation = proxy.metadata.generation.unwrap_or(0);
     let with = (generation, provider.epoch);
     let mut status = proxy.status.clone().unwrap_or_default();
     if *call == Call::Create {
         memory.doubt_until = match &answer {
-            Err(e) if matches!(e.kind, ErrorKind::UnknownOutcome | ErrorKind::Internal) => Some(facts.now + provider.call_timeout + LATE),
+            Err(e) if matches!(e.kind, ErrorKind::UnknownOutcome | ErrorKind::Internal) => {
+                Some(facts.now + provider.call_timeout + LATE)
+            }
             _ => None,
         };
         memory.settled = true;
@@ -263,7 +284,8 @@ pub fn absorb(proxy: &Proxy, memory: &mut Memory, facts: &Facts, call: &Call, an
         }
         Answer::Placed(placement) => {
             if memory.avoid.contains(&placement) {
-                let error = memory.exhausted.clone().unwrap_or_else(|| CallError::new(ErrorKind::Exhausted, "no other place"));
+                let error =
+                    memory.exhausted.clone().unwrap_or_else(|| CallError::new(ErrorKind::Exhausted, "no other place"));
                 memory.fail(proxy, call, error, with, facts, random);
                 return None;
             }
@@ -292,7 +314,12 @@ pub fn absorb(proxy: &Proxy, memory: &mut Memory, facts: &Facts, call: &Call, an
             memory.seen = Some(Seen { state: None, at: facts.now, poll_after: None, message: None });
         }
         Answer::Deleted(Deletion::InProgress { message, poll_after, continuation }) => {
-            memory.seen = Some(Seen { state: Some(State::Deleting), at: facts.now, poll_after: Some(poll_after.unwrap_or(POLL)), message });
+            memory.seen = Some(Seen {
+                state: Some(State::Deleting),
+                at: facts.now,
+                poll_after: Some(poll_after.unwrap_or(POLL)),
+                message,
+            });
             if let (Some(instance), Some(note)) = (status.instance.as_mut(), continuation) {
                 instance.continuation = Some(note);
             }
@@ -338,13 +365,25 @@ fn next_incarnation(mut status: ProxyStatus, rebuilt: bool) -> ProxyStatus {
 }
 
 /// What the backend shows of the instance goes into status and memory.
-fn take_in(proxy: &Proxy, status: &mut ProxyStatus, memory: &mut Memory, facts: &Facts, provider: &ReadyProvider, shown: &Instance) {
+fn take_in(
+    proxy: &Proxy,
+    status: &mut ProxyStatus,
+    memory: &mut Memory,
+    facts: &Facts,
+    provider: &ReadyProvider,
+    shown: &Instance,
+) {
     let instance = status.instance.get_or_insert_default();
     instance.provider_id = Some(shown.provider_id.clone());
     instance.backend_id = shown.backend_id.clone().or(instance.backend_id.take());
     instance.continuation = shown.continuation.clone();
     instance.login_secret = shown.login_secret.clone().or(instance.login_secret.take());
-    memory.seen = Some(Seen { state: Some(shown.state.clone()), at: facts.now, poll_after: shown.poll_after, message: shown.message.clone() });
+    memory.seen = Some(Seen {
+        state: Some(shown.state.clone()),
+        at: facts.now,
+        poll_after: shown.poll_after,
+        message: shown.message.clone(),
+    });
     if shown.state == State::Running {
         status.endpoint = choose(&shown.addresses, provider.reach).map(|host| Endpoint {
             host,
@@ -384,7 +423,10 @@ fn adopt(status: &mut ProxyStatus, mut instances: Vec<Instance>, facts: &Facts) 
 
 /// Whether the instance was made from the present spec. A hash of another version says nothing.
 pub fn up_to_date(proxy: &Proxy, status: &ProxyStatus) -> bool {
-    status.spec_hash.as_ref().is_none_or(|made_from| made_from.version != VERSION || *made_from == spec_hash(&proxy.spec))
+    status
+        .spec_hash
+        .as_ref()
+        .is_none_or(|made_from| made_from.version != VERSION || *made_from == spec_hash(&proxy.spec))
 }
 
 impl Memory {
@@ -397,7 +439,15 @@ impl Memory {
         (!changed || asked_for).then(|| trouble.retry_at - now)
     }
 
-    fn fail(&mut self, proxy: &Proxy, call: &Call, error: CallError, with: (i64, u64), facts: &Facts, random: &mut impl Rng) {
+    fn fail(
+        &mut self,
+        proxy: &Proxy,
+        call: &Call,
+        error: CallError,
+        with: (i64, u64),
+        facts: &Facts,
+        random: &mut impl Rng,
+    ) {
         let function = call.function();
         let failures = self.trouble.as_ref().filter(|t| t.function == function).map_or(0, |t| t.failures) + 1;
         let mut error = error;
@@ -406,9 +456,15 @@ impl Memory {
             (Call::Create, ErrorKind::UnknownOutcome | ErrorKind::Internal) => self.seen = None,
             (Call::Create, ErrorKind::Exhausted) => {
                 // Another place, if there is one; what this one may have begun goes first.
-                self.avoid.extend(proxy.status.iter().flat_map(|s| s.instance.iter()).filter_map(|i| i.placement.clone()));
+                self.avoid
+                    .extend(proxy.status.iter().flat_map(|s| s.instance.iter()).filter_map(|i| i.placement.clone()));
                 self.exhausted = Some(error.clone());
-                self.rebuild = Some(Rebuild { reason: "CapacityExhausted", message: error.message.clone(), drain: false, fall_back: true });
+                self.rebuild = Some(Rebuild {
+                    reason: "CapacityExhausted",
+                    message: error.message.clone(),
+                    drain: false,
+                    fall_back: true,
+                });
                 wait = Duration::ZERO;
             }
             (Call::Place(_), ErrorKind::Exhausted) => {
@@ -418,7 +474,8 @@ impl Memory {
             }
             (Call::Get, kind) if proxy.is_deleting() => {
                 self.get_failures += 1;
-                let permanent = matches!(kind, ErrorKind::Unauthorized | ErrorKind::ConfigMissing | ErrorKind::InvalidSpec(_));
+                let permanent =
+                    matches!(kind, ErrorKind::Unauthorized | ErrorKind::ConfigMissing | ErrorKind::InvalidSpec(_));
                 if permanent || (*kind == ErrorKind::Internal && self.get_failures >= 3) {
                     self.get_is_hopeless = true;
                     wait = Duration::ZERO;

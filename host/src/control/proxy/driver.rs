@@ -51,7 +51,14 @@ pub struct Driver {
 
 impl Driver {
     /// A driver that remembers nothing yet.
-    pub fn new(store: Arc<dyn Store>, providers: Arc<Providers>, health: Engine, allocator: Arc<Allocator>, clock: Arc<dyn Clock>, judge: String) -> Self {
+    pub fn new(
+        store: Arc<dyn Store>,
+        providers: Arc<Providers>,
+        health: Engine,
+        allocator: Arc<Allocator>,
+        clock: Arc<dyn Clock>,
+        judge: String,
+    ) -> Self {
         Self { store, providers, health, allocator, clock, judge, memories: Mutex::default() }
     }
 
@@ -123,7 +130,11 @@ impl Driver {
         let mut memories = self.lock();
         for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == provider) {
             let uid = proxy.uid().unwrap_or_default();
-            let Some(seen) = memories.get_mut(&uid).and_then(|m| m.seen.as_mut()).filter(|s| s.state == Some(State::Running)) else { continue };
+            let Some(seen) =
+                memories.get_mut(&uid).and_then(|m| m.seen.as_mut()).filter(|s| s.state == Some(State::Running))
+            else {
+                continue;
+            };
             let ours = |i: &&Instance| {
                 i.owner.as_ref().is_some_and(|o| o.proxy_uid == uid && o.installation == self.store.installation())
                     && i.incarnation == proxy.status.as_ref().and_then(|s| s.instance.as_ref()).map(|i| i.incarnation)
@@ -164,7 +175,12 @@ impl Driver {
         let key = ProxyKey::of(proxy);
         if !present && is_foreign(memory, proxy) {
             let message = memory.trouble.as_ref().map(|t| t.error.message.clone()).unwrap_or_default();
-            self.tell(&key, Severity::Warning, "ReleasedForeign", format!("released without deleting anything: {message}"));
+            self.tell(
+                &key,
+                Severity::Warning,
+                "ReleasedForeign",
+                format!("released without deleting anything: {message}"),
+            );
         }
         if self.store.set_proxy_finalizer(proxy, present).await?.is_some() {
             return Ok(false);
@@ -180,7 +196,14 @@ impl Driver {
     }
 
     /// Brings probes, leases and status in line with what is known; answers the object as it then is.
-    async fn settle(&self, proxy: &Arc<Proxy>, memory: &Memory, facts: &Facts, keys: &[LoginKey], handle: Option<&Handle>) -> Result<Arc<Proxy>, StoreError> {
+    async fn settle(
+        &self,
+        proxy: &Arc<Proxy>,
+        memory: &Memory,
+        facts: &Facts,
+        keys: &[LoginKey],
+        handle: Option<&Handle>,
+    ) -> Result<Arc<Proxy>, StoreError> {
         let key = ProxyKey::of(proxy);
         let login = self.login(proxy, keys, handle).await;
         let running = matches!(&memory.seen, Some(Seen { state: Some(State::Running), .. }));
@@ -206,8 +229,13 @@ impl Driver {
         }
         let before = find(&status.conditions, "Ready").map(|c| (c.status, c.reason.clone()));
         let stored = self.store.set_proxy_status(proxy, wanted.clone()).await?;
-        if let Some(ready) = find(&wanted.conditions, "Ready").filter(|c| before != Some((c.status, c.reason.clone()))) {
-            let severity = if ready.status == Status::True || is_progress(&ready.reason) { Severity::Normal } else { Severity::Warning };
+        if let Some(ready) = find(&wanted.conditions, "Ready").filter(|c| before != Some((c.status, c.reason.clone())))
+        {
+            let severity = if ready.status == Status::True || is_progress(&ready.reason) {
+                Severity::Normal
+            } else {
+                Severity::Warning
+            };
             self.tell(&key, severity, &ready.reason, ready.message.clone());
         }
         Ok(stored)
@@ -237,8 +265,14 @@ impl Driver {
     }
 
     /// The login that the proxy has: its own Secret's, its backend's, or the derived one.
-    async fn login(&self, proxy: &Proxy, keys: &[LoginKey], handle: Option<&Handle>) -> Result<Option<Login>, CallError> {
-        let missing = |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
+    async fn login(
+        &self,
+        proxy: &Proxy,
+        keys: &[LoginKey],
+        handle: Option<&Handle>,
+    ) -> Result<Option<Login>, CallError> {
+        let missing =
+            |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
         let instance = proxy.status.as_ref().and_then(|s| s.instance.as_ref());
         if let (Some(name), Some(handle)) = (instance.and_then(|i| i.login_secret.as_ref()), handle) {
             return handle.granted_login(name).await.map(Some);
@@ -247,7 +281,11 @@ impl Driver {
             (AuthMode::None, _) => Ok(None),
             (AuthMode::Secret, Some(secret)) => {
                 let namespace = proxy.namespace().unwrap_or_default();
-                self.store.proxy_login(&namespace, secret).await.map(Some).map_err(|e| missing(e.to_string(), e.reason()))
+                self.store
+                    .proxy_login(&namespace, secret)
+                    .await
+                    .map(Some)
+                    .map_err(|e| missing(e.to_string(), e.reason()))
             }
             (AuthMode::Secret, None) => Err(missing("spec.auth.secretRef is missing".into(), "SecretMissing")),
             (AuthMode::Generated, _) => {
@@ -256,7 +294,15 @@ impl Driver {
                     Some(id) => keys.iter().find(|k| k.id == *id),
                     None => keys.first(),
                 };
-                let key = key.ok_or_else(|| missing(format!("the key {} that its login was derived from is gone: restore it, or rebuild the proxy", login_key.unwrap_or_default()), "LoginKeyMissing"))?;
+                let key = key.ok_or_else(|| {
+                    missing(
+                        format!(
+                            "the key {} that its login was derived from is gone: restore it, or rebuild the proxy",
+                            login_key.unwrap_or_default()
+                        ),
+                        "LoginKeyMissing",
+                    )
+                })?;
                 Ok(Some(key.derive(&proxy.uid().unwrap_or_default(), incarnation)))
             }
         }
@@ -281,7 +327,9 @@ impl Driver {
         match call {
             Call::Validate => {
                 let parameters = Value::Object(proxy.spec.parameters.clone());
-                if let Err(errors) = check_schema(&handle.plugin().description.parameters_schema, &parameters, "/parameters") {
+                if let Err(errors) =
+                    check_schema(&handle.plugin().description.parameters_schema, &parameters, "/parameters")
+                {
                     return Ok(Answer::Validated(errors));
                 }
                 let verdict = handle.validate(Some(&request(None))).await?;
@@ -297,13 +345,20 @@ impl Driver {
             Call::Search => {
                 let uid = proxy.uid().unwrap_or_default();
                 let all = handle.list().await?;
-                Ok(Answer::Found(all.into_iter().filter(|i| i.owner.as_ref().is_some_and(|o| o.proxy_uid == uid)).collect()))
+                Ok(Answer::Found(
+                    all.into_iter().filter(|i| i.owner.as_ref().is_some_and(|o| o.proxy_uid == uid)).collect(),
+                ))
             }
         }
     }
 
     fn tell(&self, key: &ProxyKey, severity: Severity, reason: &str, message: String) {
-        self.store.event(Event { regarding: Regarding::Proxy(key.clone()), severity, reason: reason.to_owned(), message });
+        self.store.event(Event {
+            regarding: Regarding::Proxy(key.clone()),
+            severity,
+            reason: reason.to_owned(),
+            message,
+        });
     }
 
     fn recall(&self, uid: &str, now: Duration) -> Memory {
@@ -328,5 +383,16 @@ fn must_reach(judge: &str) -> Vec<String> {
 
 /// Reasons of a Proxy that is on its way.
 fn is_progress(reason: &str) -> bool {
-    matches!(reason, "Creating" | "ProbePending" | "Deleting" | "Draining" | "NotAsked" | "NotValidated" | "SpecChanged" | "Stopped" | "Paused")
+    matches!(
+        reason,
+        "Creating"
+            | "ProbePending"
+            | "Deleting"
+            | "Draining"
+            | "NotAsked"
+            | "NotValidated"
+            | "SpecChanged"
+            | "Stopped"
+            | "Paused"
+    )
 }

@@ -12,7 +12,8 @@ use crate::model::instance::State;
 use crate::model::proxy::{Proxy, ProxyStatus};
 
 /// The conditions of a Proxy, in the order in which the first that lacks explains `Ready`.
-pub const CONDITIONS: [&str; 7] = ["Deleting", "SpecValid", "ProviderReady", "Provisioned", "Healthy", "UpToDate", "Ready"];
+pub const CONDITIONS: [&str; 7] =
+    ["Deleting", "SpecValid", "ProviderReady", "Provisioned", "Healthy", "UpToDate", "Ready"];
 
 /// The status as it should be stored.
 pub fn summarize(proxy: &Proxy, memory: &Memory, facts: &Facts) -> ProxyStatus {
@@ -54,7 +55,10 @@ fn deleting(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
         ProviderFacts::Missing => Says::new(
             true,
             "ProviderMissing",
-            format!("Provider {} does not exist, so its instance cannot be deleted: create the Provider again", proxy.spec.provider),
+            format!(
+                "Provider {} does not exist, so its instance cannot be deleted: create the Provider again",
+                proxy.spec.provider
+            ),
         ),
         ProviderFacts::Unready(reason, message) => Says::new(true, reason.clone(), message.clone()),
         ProviderFacts::Ready(_) => match &memory.trouble {
@@ -85,7 +89,11 @@ fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
     match &facts.provider {
         ProviderFacts::Missing => {
             let name = &proxy.spec.provider;
-            Says::new(false, "ProviderMissing", format!("Provider {name} does not exist: create it, or correct spec.provider of a new Proxy"))
+            Says::new(
+                false,
+                "ProviderMissing",
+                format!("Provider {name} does not exist: create it, or correct spec.provider of a new Proxy"),
+            )
         }
         ProviderFacts::Unready(reason, message) => Says::new(false, reason.clone(), message.clone()),
         ProviderFacts::Ready(_) => Says::new(true, "Ready", "the provider serves"),
@@ -94,7 +102,9 @@ fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
 
 fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
     if let Some(trouble) = &memory.trouble {
-        let status = if proxy.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Provisioned")) && trouble.function == "get" {
+        let status = if proxy.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Provisioned"))
+            && trouble.function == "get"
+        {
             // Could not ask is not "absent".
             Status::Unknown
         } else {
@@ -115,12 +125,24 @@ fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
     match &seen.state {
         None if proxy.spec.paused => Says::new(false, "Paused", "spec.paused is true: nothing is created"),
         None => Says::new(false, "Creating", "an instance is about to be created"),
-        Some(State::Creating) => Says::new(false, "Creating", waits.unwrap_or_else(|| "the instance is being made".into())),
-        Some(State::Running) if proxy.status.as_ref().is_some_and(|s| s.endpoint.is_some()) => Says::new(true, "Running", "the instance runs"),
-        Some(State::Running) => Says::new(false, "NoAddress", "the instance runs and has no address of the kind that spec.endpoint of its Provider names"),
-        Some(State::Stopped) => Says::new(false, "Stopped", waits.unwrap_or_else(|| "the instance is off and is being started".into())),
+        Some(State::Creating) => {
+            Says::new(false, "Creating", waits.unwrap_or_else(|| "the instance is being made".into()))
+        }
+        Some(State::Running) if proxy.status.as_ref().is_some_and(|s| s.endpoint.is_some()) => {
+            Says::new(true, "Running", "the instance runs")
+        }
+        Some(State::Running) => Says::new(
+            false,
+            "NoAddress",
+            "the instance runs and has no address of the kind that spec.endpoint of its Provider names",
+        ),
+        Some(State::Stopped) => {
+            Says::new(false, "Stopped", waits.unwrap_or_else(|| "the instance is off and is being started".into()))
+        }
         Some(State::Failed(why)) => Says::new(false, "InstanceFailed", why.clone()),
-        Some(State::Deleting) => Says::new(false, "InstanceDeleting", waits.unwrap_or_else(|| "the instance is being deleted".into())),
+        Some(State::Deleting) => {
+            Says::new(false, "InstanceDeleting", waits.unwrap_or_else(|| "the instance is being deleted".into()))
+        }
         Some(State::Unknown(what)) => Says::new(Status::Unknown, "InstanceUnknown", what.clone()),
     }
 }
@@ -130,9 +152,13 @@ fn healthy(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
     match &facts.health {
         Verdict::Healthy { .. } => Says::new(true, "ProbePassed", "probes through the proxy pass"),
         Verdict::Unhealthy(failure) => Says::new(false, failure.kind.reason(), failure.message.clone()),
-        Verdict::Waiting(failure) if failure.kind == FailureKind::Unreachable || !runs => Says::new(Status::Unknown, "ProbePending", "its port does not answer yet"),
+        Verdict::Waiting(failure) if failure.kind == FailureKind::Unreachable || !runs => {
+            Says::new(Status::Unknown, "ProbePending", "its port does not answer yet")
+        }
         Verdict::Waiting(failure) => Says::new(false, failure.kind.reason(), failure.message.clone()),
-        Verdict::Unknown if proxy.status.as_ref().is_some_and(|s| s.endpoint.is_some()) => as_before(proxy, "Healthy", "ProbePending", "not probed yet"),
+        Verdict::Unknown if proxy.status.as_ref().is_some_and(|s| s.endpoint.is_some()) => {
+            as_before(proxy, "Healthy", "ProbePending", "not probed yet")
+        }
         Verdict::Unknown => Says::new(Status::Unknown, "ProbePending", "not probed yet"),
     }
 }
