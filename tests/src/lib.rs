@@ -1,0 +1,1 @@
+//! Labs that the suites run in.
