@@ -21,7 +21,7 @@ use crate::model::error::{CallError, ErrorKind};
 use crate::model::instance::{Instance, Request, State, check_schema};
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::{ProxyKey, identity};
-use crate::model::proxy::{AuthMode, InstanceStatus, Proxy};
+use crate::model::proxy::{AuthMode, InstanceStatus, Proxy, ProxyStatus};
 use crate::model::spec_hash::spec_hash;
 use crate::plugin::handle::Handle;
 use crate::store::{Event, Regarding, Severity, Store, StoreError};
@@ -83,7 +83,7 @@ impl Driver {
             let step = next(&proxy, &mut memory, &facts);
             self.remember(&uid, memory.clone());
             match step {
-                Step::Store(status) => drop(self.store.set_proxy_status(&proxy, *status).await?),
+                Step::Store(status) => self.keep(&proxy, *status, &memory, &facts).await?,
                 Step::Finalizer(present) => {
                     if self.finalize(&proxy, present, &memory).await? {
                         return Ok(None);
@@ -104,9 +104,9 @@ impl Driver {
                     }
                     let facts = self.facts(&proxy, &keys).0;
                     let status = absorb(&proxy, &mut memory, &facts, &call, answer, &mut rand::rng());
-                    self.remember(&uid, memory);
+                    self.remember(&uid, memory.clone());
                     if let Some(status) = status {
-                        self.store.set_proxy_status(&proxy, status).await?;
+                        self.keep(&proxy, status, &memory, &facts).await?;
                     }
                 }
                 Step::Wait(wait) => {
@@ -168,6 +168,12 @@ impl Driver {
             login_key: keys.first().map(|k| k.id.clone()).unwrap_or_default(),
         };
         (facts, handle)
+    }
+
+    /// Stores a status that `decide` changed, with conditions that fit it.
+    async fn keep(&self, proxy: &Proxy, status: ProxyStatus, memory: &Memory, facts: &Facts) -> Result<(), StoreError> {
+        let changed = Proxy { status: Some(status), ..proxy.clone() };
+        self.store.set_proxy_status(proxy, summarize(&changed, memory, facts)).await.map(drop)
     }
 
     /// Sets or removes the finalizer; answers whether the object is gone.

@@ -6,7 +6,7 @@ use super::{Facts, Memory, ProviderFacts};
 use crate::health::Verdict;
 use crate::health::probe::FailureKind;
 use crate::lease::Lack;
-use crate::model::condition::{Status, Verdict as Says, find, is_true, set};
+use crate::model::condition::{Status, Verdict as Says, find, set};
 use crate::model::error::{ErrorKind, list_fields};
 use crate::model::instance::State;
 use crate::model::proxy::{Proxy, ProxyStatus};
@@ -25,8 +25,8 @@ pub fn summarize(proxy: &Proxy, memory: &Memory, facts: &Facts) -> ProxyStatus {
     }
     let says = [
         ("Deleting", deleting(proxy, memory, facts)),
-        ("SpecValid", spec_valid(proxy, memory)),
         ("ProviderReady", provider_ready(proxy, facts)),
+        ("SpecValid", spec_valid(proxy, memory)),
         ("Provisioned", provisioned(proxy, memory)),
         ("Healthy", healthy(proxy, memory, facts)),
         ("UpToDate", fresh(proxy, &status)),
@@ -102,9 +102,8 @@ fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
 
 fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
     if let Some(trouble) = &memory.trouble {
-        let status = if proxy.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Provisioned"))
-            && trouble.function == "get"
-        {
+        let exists = proxy.status.as_ref().is_some_and(|s| s.endpoint.is_some());
+        let status = if exists && trouble.function == "get" {
             // Could not ask is not "absent".
             Status::Unknown
         } else {
@@ -118,6 +117,9 @@ fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
     let Some(seen) = &memory.seen else {
         if proxy.spec.paused && proxy.status.as_ref().is_none_or(|s| s.instance.is_none()) {
             return Says::new(false, "Paused", "spec.paused is true: nothing is created");
+        }
+        if proxy.status.as_ref().and_then(|s| s.instance.as_ref()).is_some_and(|i| i.provider_id.is_none()) {
+            return Says::new(false, "Creating", "an instance is about to be created");
         }
         return as_before(proxy, "Provisioned", "NotAsked", "the backend has not been asked yet");
     };
