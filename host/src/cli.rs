@@ -102,7 +102,8 @@ fn log_to_stderr(filter: &str, json: bool) {
         eprintln!("warning: --log {filter:?} is passed over: {error}");
         tracing_subscriber::EnvFilter::new("info")
     });
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     if json { log.json().init() } else { log.init() }
 }
 
