@@ -26,6 +26,8 @@ use crate::store::Store;
 
 /// No step of the demo takes longer on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// After Ctrl-C.
+const TIDY: Duration = Duration::from_secs(5);
 const NAMES: [&str; 3] = ["berlin", "lisbon", "oslo"];
 
 /// Show the main job on this machine
@@ -46,9 +48,16 @@ pub(super) async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     let dir =
         args.dir.unwrap_or_else(|| std::env::temp_dir().join(format!("proxy-operator-demo-{}", std::process::id())));
     let stop = CancellationToken::new();
-    let outcome = tokio::select! {
-        outcome = show(&dir, args.plugin_dir, args.once, &stop) => outcome,
-        () = super::told_to_stop() => Ok(()),
+    let outcome = {
+        let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, &stop));
+        tokio::select! {
+            outcome = &mut story => outcome,
+            () = super::told_to_stop() => {
+                // While it stays up it tidies up by itself; a step under way is dropped.
+                stop.cancel();
+                tokio::time::timeout(TIDY, story).await.unwrap_or(Ok(()))
+            }
+        }
     };
     stop.cancel();
     // What was made here goes, also when a step failed.
@@ -177,7 +186,8 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
 
     if !once {
         stay(&fleet, dir, &manifests, &token)?;
-        super::told_to_stop().await;
+        stop.cancelled().await;
+        println!();
     }
     fleet.stop().await;
     stop.cancel();
