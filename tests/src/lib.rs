@@ -1,5 +1,6 @@
 //! Labs that the suites run in: real processes of the product on loopback, started by the tests and ended by them.
 
+pub mod apiserver;
 pub mod lab;
 pub mod process;
 

@@ -1,0 +1,3 @@
+//! Our objects on a real API server, as people with kubectl see them.
+
+mod crds;
