@@ -2,6 +2,8 @@
 //!
 //! Knows nothing of providers and REST.
 
+mod credentials;
+pub mod kubernetes;
 pub mod local;
 
 use std::collections::BTreeMap;
@@ -63,6 +65,8 @@ pub enum Regarding {
     Provider(String),
     /// A file of the manifest folder.
     Manifest(String),
+    /// A ConfigMap of the operator's namespace.
+    ConfigMap(String),
 }
 
 /// Something that happened to an object; told on transitions only.
@@ -84,6 +88,7 @@ impl fmt::Display for Regarding {
             Self::Proxy(key) => write!(f, "proxy/{key}"),
             Self::Provider(name) => write!(f, "provider/{name}"),
             Self::Manifest(file) => write!(f, "manifest/{file}"),
+            Self::ConfigMap(name) => write!(f, "configmap/{name}"),
         }
     }
 }
@@ -139,8 +144,8 @@ pub trait Store: Secrets {
     /// The login in a Secret (keys `username`, `password`) of a Proxy's own namespace.
     async fn proxy_login(&self, namespace: &str, secret: &NameRef) -> Result<Login, SecretError>;
 
-    /// Secrets of the operator with the label `NAME=true`.
-    async fn labelled_secrets(&self, label: &str) -> Result<Vec<LabelledSecret>, StoreError>;
+    /// Secrets of the operator that hold the digests of API tokens (label `crawl.example.com/api-token: "true"`).
+    async fn token_secrets(&self) -> Result<Vec<LabelledSecret>, StoreError>;
 
     /// Tells what happened. Best effort: never fails a pass.
     fn event(&self, event: Event);

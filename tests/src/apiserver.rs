@@ -34,7 +34,14 @@ impl ApiServer {
             return None;
         }
         // Between choosing a port and listening on it somebody else may take it.
-        (0..3).find_map(|_| Self::attempt().ok()).or_else(|| panic!("the API server did not start three times"))
+        let mut why = String::new();
+        for _ in 0..3 {
+            match Self::attempt() {
+                Ok(server) => return Some(server),
+                Err(error) => why = error,
+            }
+        }
+        panic!("the API server did not start three times: {why}")
     }
 
     fn attempt() -> Result<Self, String> {
@@ -42,14 +49,16 @@ impl ApiServer {
         let at = |name: &str| dir.path().join(name).display().to_string();
         let [etcd_port, peer_port, port] = [(); 3].map(|()| free_port());
         let (etcd_url, peer_url) = (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer_port}"));
-        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
-        fs::write(at("sa.key"), key).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        fs::write(at("sa.key"), key.serialize_pem()).unwrap();
+        fs::write(at("sa.pub"), key.public_key_pem()).unwrap();
         let token = uuid::Uuid::new_v4().simple().to_string();
         fs::write(at("tokens.csv"), format!("{token},admin,admin,system:masters\n")).unwrap();
         fs::write(at("kubeconfig"), kubeconfig(port, &token)).unwrap();
         let mut server = Self { children: Vec::new(), dir };
         let own = |name: &str| server.dir.path().join(name).display().to_string();
-        let (data, certs, key, tokens) = (own("etcd"), own("certs"), own("sa.key"), own("tokens.csv"));
+        let (data, certs, tokens) = (own("etcd"), own("certs"), own("tokens.csv"));
+        let (key, public) = (own("sa.key"), own("sa.pub"));
         server.spawn(
             "etcd",
             &[
@@ -82,7 +91,7 @@ impl ApiServer {
                 "--cert-dir",
                 &certs,
                 "--service-account-key-file",
-                &key,
+                &public,
                 "--service-account-signing-key-file",
                 &key,
                 "--service-account-issuer",
@@ -115,15 +124,25 @@ impl ApiServer {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             if self.children.iter_mut().any(|c| c.try_wait().unwrap().is_some()) {
-                return Err("a program ended".into());
+                return Err(self.logs());
             }
             if self.kubectl(&["get", "--raw", "/readyz"], None).status.success() {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        let log = fs::read_to_string(self.dir.path().join("kube-apiserver.log")).unwrap_or_default();
-        Err(format!("not ready: {}", log.lines().rev().take(5).collect::<Vec<_>>().join("\n")))
+        Err(self.logs())
+    }
+
+    /// The last lines that each program wrote.
+    fn logs(&self) -> String {
+        ["etcd", "kube-apiserver"]
+            .map(|name| {
+                let log = fs::read_to_string(self.dir.path().join(format!("{name}.log"))).unwrap_or_default();
+                let last: Vec<&str> = log.lines().rev().take(5).collect();
+                format!("{name}:\n{}\n", last.into_iter().rev().collect::<Vec<_>>().join("\n"))
+            })
+            .concat()
     }
 
     /// The kubeconfig of its administrator.

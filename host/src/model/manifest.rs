@@ -83,7 +83,7 @@ pub fn crds() -> [Value; 2] {
 /// # Errors
 /// The first document that is wrong refuses the whole file, so that a half-written file changes nothing.
 pub fn parse(text: &str) -> Result<Vec<Manifest>, ManifestError> {
-    // As kubectl reads it: a Proxy called `y` or `on` is no boolean.
+    // YAML 1.2: a Proxy called `y` or `on` is no boolean.
     let options = serde_saphyr::options! { strict_booleans: true };
     let documents: Vec<Value> =
         serde_saphyr::from_multiple_with_options(text, options).map_err(|e| ManifestError::Yaml(e.to_string()))?;

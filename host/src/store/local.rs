@@ -17,6 +17,7 @@ use self::manifests::Folder;
 use self::objects::Objects;
 use self::secrets::SecretFiles;
 use super::{Change, Event, LabelledSecret, Severity, Store, StoreError};
+use crate::model::API_TOKEN_LABEL;
 use crate::model::clock::Clock;
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::ProxyKey;
@@ -173,8 +174,8 @@ impl Store for LocalStore {
         self.secrets.login(&secret.name)
     }
 
-    async fn labelled_secrets(&self, label: &str) -> Result<Vec<LabelledSecret>, StoreError> {
-        Ok(self.secrets.labelled(label))
+    async fn token_secrets(&self) -> Result<Vec<LabelledSecret>, StoreError> {
+        Ok(self.secrets.labelled(API_TOKEN_LABEL))
     }
 
     fn event(&self, event: Event) {

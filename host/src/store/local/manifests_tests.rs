@@ -164,10 +164,10 @@ async fn a_secret_that_others_can_read_is_refused() {
     let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, labels: {crawl.example.com/api-token: \"true\"}}\nstringData: {k: v}\n";
     lab.put("s.yaml", text).await;
     assert!(lab.last_event().message.contains("chmod 600"), "{:?}", lab.last_event());
-    assert!(lab.store.labelled_secrets(crate::model::API_TOKEN_LABEL).await.unwrap().is_empty());
+    assert!(lab.store.token_secrets().await.unwrap().is_empty());
     write(&lab.folder().join("s.yaml"), text, 0o600);
     lab.store.apply_manifests().await;
-    assert_eq!(lab.store.labelled_secrets(crate::model::API_TOKEN_LABEL).await.unwrap().len(), 1);
+    assert_eq!(lab.store.token_secrets().await.unwrap().len(), 1);
 }
 
 #[tokio::test]
