@@ -1,1 +1,3 @@
 //! Labs that the suites run in.
+
+pub mod plugins;
