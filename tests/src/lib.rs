@@ -2,6 +2,7 @@
 
 pub mod apiserver;
 pub mod lab;
+pub mod plugins;
 pub mod process;
 
 use std::path::PathBuf;

@@ -235,10 +235,12 @@ impl Host for CallState {
                 )));
             }
         };
-        let limit = Duration::from_millis(request.timeout_ms.into()).min(self.remaining());
+        // Not bounded by the rest of the call: the call's own deadline strikes then, and says so. Bounded, the two would
+        // race, and a guest that is told so late has no time left to make anything of it.
+        let limit = Duration::from_millis(request.timeout_ms.into());
         let change = !matches!(request.method.as_str(), "GET" | "HEAD");
         // Said before the first byte: a call that is dropped at its deadline cannot say it afterwards.
-        let before = self.progress.begin(change);
+        let before = self.progress.begin(format!("connection {connection:?}"), change);
         let mut sent = false;
         let answer = match tokio::time::timeout(limit, exchange(origin, &grants, request, &mut self.secrets, &mut sent))
             .await
