@@ -105,6 +105,8 @@ pub struct Wish {
     pub ttl: Duration,
     /// To whom.
     pub subject: String,
+    /// Leases that this subject may hold at once.
+    pub most: Option<usize>,
 }
 
 impl Wish {
@@ -144,6 +146,8 @@ pub enum Refusal {
     NoMatch,
     /// None is free now; asking again is worth it after this time.
     Later(Reason, Duration),
+    /// The subject holds this many, which is all that it may.
+    TooMany(usize),
     /// The ledger cannot be written.
     Ledger(String),
 }

@@ -1,6 +1,7 @@
 //! The REST API: crawlers allocate proxies here. Knows neither wasmtime nor kube.
 
 pub mod auth;
+mod input;
 mod leases;
 pub mod local;
 pub mod problem;
@@ -46,3 +47,6 @@ pub fn routes(api: Api) -> Router {
         .layer(axum::middleware::from_fn(problem::request_id))
         .with_state(api)
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,6 +20,8 @@ use crate::store::{Change, Store};
 /// Proxies and Providers worked on at once. Calls are bounded per provider besides.
 const PROXY_WORKERS: usize = 64;
 const PROVIDER_WORKERS: usize = 8;
+/// Providers are looked at before Proxies for so long at most.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
 /// Everything is looked at this often, should a change have been missed.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -49,8 +51,9 @@ impl Manager {
         let changes = self.store.changes();
         // Providers first, so that Proxies do not say for a moment that theirs is missing.
         let first = self.store.providers();
-        futures::future::join_all(first.iter().map(|p| self.look_at_provider(p.name_any(), &providers, &proxies)))
-            .await;
+        let looks = first.iter().map(|p| self.look_at_provider(p.name_any(), &providers, &proxies));
+        // One that hangs does not keep the others waiting: it is looked at again by a worker.
+        let _ = tokio::time::timeout(FIRST_LOOK, futures::future::join_all(looks)).await;
         self.enqueue_all(&providers, &proxies);
         ready.store(true, Ordering::Release);
         let workers = TaskTracker::new();
@@ -109,10 +112,10 @@ impl Manager {
 
     async fn look_at_provider(&self, name: String, queue: &Queue<String>, proxies: &Queue<ProxyKey>) {
         let pass = self.providers.reconcile(&name).await;
-        if let Some(instances) = &pass.listed {
-            self.driver.observe(&name, instances);
+        for key in pass.listed.iter().flat_map(|instances| self.driver.observe(&name, instances)) {
+            proxies.add(key);
         }
-        if pass.changed || pass.listed.is_some() {
+        if pass.changed {
             for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == name) {
                 proxies.add(ProxyKey::of(proxy));
             }
@@ -138,7 +141,11 @@ impl Manager {
                 change = changes.recv() => match change {
                     Ok(Change::Proxy(key)) => proxies.add(key),
                     Ok(Change::Provider(name)) => self.provider_changed(name, providers, proxies),
-                    Ok(Change::Secrets) | Err(broadcast::error::RecvError::Lagged(_)) => self.enqueue_all(providers, proxies),
+                    Ok(Change::Secrets) => {
+                        self.providers.renew();
+                        self.enqueue_all(providers, proxies);
+                    }
+                    Err(broadcast::error::RecvError::Lagged(_)) => self.enqueue_all(providers, proxies),
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
                 Some(key) = verdicts.recv() => proxies.add(key),
@@ -149,7 +156,11 @@ impl Manager {
     }
 
     fn provider_changed(&self, name: String, providers: &Queue<String>, proxies: &Queue<ProxyKey>) {
-        if self.store.provider(&name).is_none() {
+        let provider = self.store.provider(&name);
+        if provider.as_ref().is_some_and(|p| self.providers.has_seen(p)) {
+            return;
+        }
+        if provider.is_none() {
             for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == name) {
                 proxies.add(ProxyKey::of(proxy));
             }

@@ -21,6 +21,11 @@ use crate::store::{Event, Regarding, Severity, Store, StoreError};
 /// Between two checks of a Provider that serves, and of one that does not; both ± 20 %.
 const CHECK: Duration = Duration::from_secs(60);
 const CHECK_BAD: Duration = Duration::from_secs(15);
+/// After a status that somebody else's write kept from being stored.
+const CONFLICT_RETRY: Duration = Duration::from_millis(200);
+
+/// Reason of a Provider that this run has not looked at.
+pub const NOT_LOOKED_AT: &str = "ProviderPending";
 
 /// All Providers, as their Proxies see them.
 pub struct Providers {
@@ -29,6 +34,8 @@ pub struct Providers {
     shared: Shared,
     clock: Arc<dyn Clock>,
     current: Mutex<HashMap<String, Current>>,
+    /// Which version (UID, generation) of each was last looked at.
+    looked_at: Mutex<HashMap<String, (Option<String>, Option<i64>)>>,
     epochs: std::sync::atomic::AtomicU64,
 }
 
@@ -59,7 +66,32 @@ pub struct Pass {
 impl Providers {
     /// None yet.
     pub fn new(store: Arc<dyn Store>, registry: Arc<Registry>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, registry, shared: Shared::new(clock.clone()), clock, current: Mutex::default(), epochs: 1.into() }
+        Self {
+            store,
+            registry,
+            shared: Shared::new(clock.clone()),
+            clock,
+            current: Mutex::default(),
+            looked_at: Mutex::default(),
+            epochs: 1.into(),
+        }
+    }
+
+    /// Whether this version was looked at: then a change of it was one of its status, which is our own.
+    pub fn has_seen(&self, provider: &Provider) -> bool {
+        let looked_at = self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        looked_at.get(&provider.name_any()) == Some(&(provider.uid(), provider.metadata.generation))
+    }
+
+    /// A credential changed: calls that were refused for the old one are worth another try.
+    pub fn renew(&self) {
+        for current in self.lock().values_mut() {
+            current.epoch = self.next_epoch();
+        }
+    }
+
+    fn next_epoch(&self) -> u64 {
+        self.epochs.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
 
     /// What a Proxy of this Provider has to know. `taken`: places that others hold.
@@ -82,7 +114,7 @@ impl Providers {
                 (ProviderFacts::Unready(reason, message), None)
             }
             None => (
-                ProviderFacts::Unready("ProviderPending".into(), format!("Provider {name} has not been looked at yet")),
+                ProviderFacts::Unready(NOT_LOOKED_AT.into(), format!("Provider {name} has not been looked at yet")),
                 None,
             ),
         }
@@ -92,8 +124,13 @@ impl Providers {
     pub async fn reconcile(&self, name: &str) -> Pass {
         let Some(provider) = self.store.provider(name) else {
             let changed = self.lock().remove(name).is_some();
+            self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name);
             return Pass { again: CHECK, changed, listed: None };
         };
+        self.looked_at
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .insert(name.to_owned(), (provider.uid(), provider.metadata.generation));
         let entry = self.registry.get(&provider.spec.plugin.name);
         let built = self.build(&provider, &entry).await;
         let findings = match &built {
@@ -113,7 +150,9 @@ impl Providers {
         let ready = says.status == crate::model::condition::Status::True;
         if let Err(error) = self.write(&provider, &entry, says, targets).await {
             tracing::debug!(provider = name, %error, "the status is written next time");
-            return Pass { again: Duration::from_millis(200), changed, listed };
+            // A store that fails is no reason to ask the backend more often.
+            let again = if matches!(error, StoreError::Conflict(_)) { CONFLICT_RETRY } else { CHECK_BAD };
+            return Pass { again, changed, listed };
         }
         let again = if ready { CHECK } else { CHECK_BAD };
         Pass { again: again.mul_f64(rand::random_range(0.8..1.2)), changed, listed }
@@ -193,7 +232,7 @@ impl Providers {
             _ => false,
         });
         if !same {
-            let epoch = self.epochs.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let epoch = self.next_epoch();
             current.insert(name.to_owned(), Current { state, made_from: made_from(provider, entry), epoch });
         }
         !same
@@ -215,6 +254,10 @@ impl Providers {
         let name = provider.name_any();
         status.proxies = self.store.proxies().iter().filter(|p| p.spec.provider == name).count() as u32;
         set(&mut status.conditions, "Ready", says.clone(), generation, self.clock.wall());
+        if status == old {
+            return Ok(());
+        }
+        self.store.set_provider_status(provider, status).await?;
         let before = find(&old.conditions, "Ready").map(|c| c.reason.clone());
         if before.as_ref() != Some(&says.reason) {
             let good = matches!(says.reason.as_str(), "Ready");
@@ -225,10 +268,7 @@ impl Providers {
                 message: says.message,
             });
         }
-        if status == old {
-            return Ok(());
-        }
-        self.store.set_provider_status(provider, status).await
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Current>> {

@@ -62,6 +62,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         if state.due.get(&key).is_none_or(|due| *due > at) {
             state.due.insert(key.clone(), at);
             state.timers.push(Reverse((at, key)));
+            state.tidy();
         }
         drop(state);
         self.shared.wake.notify_one();
@@ -116,6 +117,13 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
                     self.add(key);
                 }
             }
+        }
+    }
+
+    /// Drops timers that were replaced, once they are the most: they would stay until their time.
+    fn tidy(&mut self) {
+        if self.timers.len() > 64 + 4 * self.due.len() {
+            self.timers = self.due.iter().map(|(key, at)| Reverse((*at, key.clone()))).collect();
         }
     }
 

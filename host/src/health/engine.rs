@@ -13,7 +13,7 @@ use super::probe::{Failure, probe};
 use super::{Target, Verdict};
 use crate::model::metrics::{METRICS, Outcome};
 use crate::model::naming::ProxyKey;
-use crate::model::proxy::ProbeMode;
+use crate::model::proxy::{Endpoint, ProbeMode};
 
 /// Probes at once.
 const CONCURRENCY: usize = 256;
@@ -89,9 +89,12 @@ impl Engine {
         self.lock().watched.remove(key);
     }
 
-    /// What is known of a proxy; of an unwatched one nothing.
-    pub fn verdict(&self, key: &ProxyKey) -> Verdict {
-        self.lock().watched.get(key).map(|w| w.verdict.clone()).unwrap_or_default()
+    /// What is known of this incarnation of a proxy at this address; of an unwatched one, or of another that was there
+    /// before, nothing.
+    pub fn verdict(&self, key: &ProxyKey, uid: &str, incarnation: u32, endpoint: &Endpoint) -> Verdict {
+        let state = self.lock();
+        let same = |t: &Target| t.uid == uid && t.incarnation == incarnation && t.endpoint == *endpoint;
+        state.watched.get(key).filter(|w| same(&w.target)).map(|w| w.verdict.clone()).unwrap_or_default()
     }
 
     /// Probes until dropped.
@@ -177,6 +180,13 @@ impl Watched {
             Err(failure) => {
                 self.passes = 0;
                 self.failures = self.failures.saturating_add(1);
+                // While the kind stays, so does the text: its details differ from probe to probe, and each change is a
+                // write of the status.
+                let same = matches!(&self.verdict, Verdict::Waiting(old) | Verdict::Unhealthy(old) if old.kind == failure.kind);
+                let failure = match &self.verdict {
+                    Verdict::Waiting(old) | Verdict::Unhealthy(old) if same => old.clone(),
+                    _ => failure,
+                };
                 if self.failures >= check.fail_after {
                     self.verdict = Verdict::Unhealthy(failure);
                 } else if !self.passed_once {
@@ -209,7 +219,7 @@ async fn sleep_until(at: Option<Instant>) {
 mod tests {
     use super::*;
     use crate::health::probe::FailureKind;
-    use crate::model::proxy::{Endpoint, HealthCheck, Protocol};
+    use crate::model::proxy::{HealthCheck, Protocol};
 
     fn mk_watched() -> Watched {
         let target = Target {

@@ -51,16 +51,13 @@ impl Allocator {
     }
 
     /// A Proxy is gone for good.
-    pub async fn remove(&self, uid: Uuid) {
-        let marks = self.lock().remove(uid);
-        self.unmark(marks).await;
+    pub fn remove(&self, uid: Uuid) {
+        self.lock().remove(uid);
     }
 
     /// Whether somebody holds, or may hold, this incarnation.
     pub fn is_held(&self, uid: Uuid, incarnation: u32) -> bool {
-        let mut state = self.lock();
-        state.expire(self.now());
-        state.is_held(Slot { uid, incarnation })
+        self.lock().is_held(Slot { uid, incarnation }, self.now())
     }
 
     /// Lends a proxy, waiting up to `wait` for one. `arrived`: when the request came, from which the lease's life counts.
@@ -80,7 +77,12 @@ impl Allocator {
                 state.reserve(wish, arrived, now)
             };
             match outcome {
-                Ok(reserved) => return self.grant(wish, reserved, arrived).await,
+                Ok(reserved) => match self.grant(wish, reserved, arrived).await {
+                    // Replaced or gone while the ledger was written: another one is looked for.
+                    Ok(None) => {}
+                    Ok(Some(lease)) => return Ok(lease),
+                    Err(refusal) => return Err(refusal),
+                },
                 Err(Refusal::Later(reason, retry)) => {
                     let waited = self.now().saturating_sub(arrived);
                     let left = wait.saturating_sub(waited);
@@ -97,20 +99,35 @@ impl Allocator {
 
     /// Makes a reservation durable, then answers it. Of a caller that gives up meanwhile the proxy is free again: no
     /// answer left.
-    async fn grant(&self, wish: &Wish, reserved: Reserved, arrived: Duration) -> Result<Lease, Refusal> {
-        let unanswered = Unanswered { allocator: self, reserved };
+    async fn grant(&self, wish: &Wish, reserved: Reserved, arrived: Duration) -> Result<Option<Lease>, Refusal> {
+        let mut unanswered = Unanswered { allocator: self, reserved, answered: false };
         let Reserved { slot, holder, mark, write } = &unanswered.reserved;
         if *write {
             self.ledger.mark(*slot, mark).await.map_err(|e| Refusal::Ledger(e.to_string()))?;
         }
-        let proxy = self.lock().proxy(slot.uid).cloned().ok_or(Refusal::NoMatch)?;
         let holder_of = Holder { subject: wish.subject.clone(), expires: arrived + wish.ttl, ttl: wish.ttl };
+        let proxy = {
+            let mut state = self.lock();
+            if *write {
+                state.confirm(*slot, mark);
+            }
+            state.proxy(slot.uid).filter(|p| p.incarnation == slot.incarnation && p.serving.is_some()).cloned()
+        };
+        let Some(proxy) = proxy else { return Ok(None) };
+        if holder_of.expires <= self.now() {
+            return Err(Refusal::Ledger("the ledger was written only when the lease was over".into()));
+        }
         let lease = self.lease(*slot, mark, *holder, &holder_of, proxy);
-        std::mem::forget(unanswered);
-        Ok(lease)
+        unanswered.answered = true;
+        Ok(Some(lease))
     }
 
-    fn lease(&self, slot: Slot, mark: &Mark, number: u32, holder: &Holder, proxy: Leasable) -> Lease {
+    fn lease(&self, slot: Slot, mark: &Mark, number: u32, holder: &Holder, mut proxy: Leasable) -> Lease {
+        if proxy.incarnation != slot.incarnation {
+            // What serves under this name by now is another's to lend.
+            proxy.serving = None;
+            proxy.draining = true;
+        }
         let claim = Claim {
             ledger: self.ledger.nonce(),
             uid: slot.uid,
@@ -168,6 +185,7 @@ impl Allocator {
         let write = self.lock().renew(slot, claim.generation, claim.holder, subject, ttl, arrived, self.now())?;
         if let Some(mark) = write {
             self.ledger.mark(slot, &mark).await.map_err(|e| NoLease::Ledger(e.to_string()))?;
+            self.lock().confirm(slot, &mark);
         }
         self.get(id, Some(subject))
     }
@@ -176,13 +194,12 @@ impl Allocator {
     ///
     /// # Errors
     /// When there is none to end.
-    pub async fn release(&self, id: &str, subject: Option<&str>) -> Result<(), NoLease> {
+    pub fn release(&self, id: &str, subject: Option<&str>) -> Result<(), NoLease> {
         let claim = self.claim(id)?;
         let slot = Slot { uid: claim.uid, incarnation: claim.incarnation };
-        let over = self.lock().release(slot, claim.generation, claim.holder, subject, self.now())?;
-        // Free at once in memory; after a crash before this write the mark only keeps the proxy too long.
+        self.lock().release(slot, claim.generation, claim.holder, subject, self.now())?;
+        // Free at once in memory; its mark goes with the next sweep, and after a crash before that is kept too long.
         self.freed.notify_waiters();
-        self.unmark(over.map(|mark| (slot, mark)).into_iter().collect()).await;
         Ok(())
     }
 
@@ -190,18 +207,21 @@ impl Allocator {
     pub async fn sweep(&self) {
         loop {
             tokio::time::sleep(SWEEP).await;
-            let over = self.lock().expire(self.now());
-            if !over.is_empty() {
-                self.freed.notify_waiters();
-                self.unmark(over).await;
-            }
+            self.sweep_once().await;
         }
     }
 
-    async fn unmark(&self, marks: Vec<(Slot, Mark)>) {
+    /// Clears away what is over.
+    pub async fn sweep_once(&self) {
+        let marks = {
+            let mut state = self.lock();
+            state.expire(self.now());
+            state.take_over()
+        };
         if marks.is_empty() {
             return;
         }
+        self.freed.notify_waiters();
         if let Err(error) = self.ledger.unmark(&marks).await {
             tracing::warn!(%error, "ended leases stay in the ledger; after a restart their proxies are held a while longer");
         }
@@ -220,10 +240,14 @@ impl Allocator {
 struct Unanswered<'a> {
     allocator: &'a Allocator,
     reserved: Reserved,
+    answered: bool,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
         self.allocator.lock().cancel(&self.reserved, self.allocator.now());
         self.allocator.freed.notify_waiters();
     }

@@ -45,10 +45,11 @@ pub trait Ledger: Send + Sync + 'static {
     /// All marks, when the operator starts.
     fn marks(&self) -> Result<Vec<(Slot, Mark)>, StoreError>;
 
-    /// Sets a mark; on return it is durable.
+    /// Sets a mark; on return it, or a later one, is durable: writes may overtake each other, and a mark never replaces one
+    /// of a higher generation, or of its own that promises more.
     async fn mark(&self, slot: Slot, mark: &Mark) -> Result<(), StoreError>;
 
-    /// Removes marks, but none that a later grant has replaced.
+    /// Removes the marks of these generations, but none that a later grant has replaced.
     async fn unmark(&self, marks: &[(Slot, Mark)]) -> Result<(), StoreError>;
 }
 
@@ -116,13 +117,26 @@ impl Ledger for LocalLedger {
     }
 
     async fn mark(&self, slot: Slot, mark: &Mark) -> Result<(), StoreError> {
-        self.database.write(vec![Write::put(TABLE, key(&slot), bytes(mark)?)]).await
+        self.database.write(vec![Write::put_unless(TABLE, key(&slot), bytes(mark)?, is_later)]).await
     }
 
     async fn unmark(&self, marks: &[(Slot, Mark)]) -> Result<(), StoreError> {
-        let writes = marks.iter().map(|(slot, mark)| Ok(Write::remove_if(TABLE, key(slot), bytes(mark)?)));
+        let writes = marks.iter().map(|(slot, mark)| Ok(Write::remove_if(TABLE, key(slot), bytes(mark)?, is_same)));
         self.database.write(writes.collect::<Result<_, _>>()?).await
     }
+}
+
+/// What decides between two marks of one slot; none of what is no mark.
+fn order(value: &[u8]) -> Option<(u64, u64)> {
+    serde_json::from_slice(value).ok().map(|mark: Mark| (mark.generation, mark.hold_ms))
+}
+
+fn is_later(found: &[u8], new: &[u8]) -> bool {
+    order(found) > order(new)
+}
+
+fn is_same(found: &[u8], given: &[u8]) -> bool {
+    order(found).map(|o| o.0) == order(given).map(|o| o.0)
 }
 
 fn bytes(mark: &Mark) -> Result<Vec<u8>, StoreError> {

@@ -24,10 +24,15 @@ pub(super) struct State {
     uses: u64,
     /// The last grant's; never used twice, not even by a later run.
     generation: u64,
+    /// Marks that ended and still stand in the ledger.
+    over: Vec<(Slot, Mark)>,
 }
 
 struct Marked {
     mark: Mark,
+    /// The longest life that the ledger is known to hold. What is promised beyond it has to be written first, and so has
+    /// what another request only asked to be written.
+    durable_ms: u64,
     holders: HashMap<u32, Holder>,
     /// A mark of an earlier run, whose holders are unknown: lent to nobody until then.
     restored_until: Option<Duration>,
@@ -57,7 +62,7 @@ pub(super) struct Reserved {
     pub slot: Slot,
     pub holder: u32,
     pub mark: Mark,
-    /// Whether the mark has to be written: a shared grant inside its mark has not.
+    /// Whether the mark has to be written: a shared grant inside its durable mark has not.
     pub write: bool,
 }
 
@@ -66,7 +71,7 @@ impl State {
     pub fn restore(marks: Vec<(Slot, Mark)>, generation: u64, now: Duration) -> Self {
         let restored = |mark: Mark| {
             let until = now + Duration::from_millis(mark.hold_ms).mul_f64(HOLD_MARGIN);
-            Marked { mark, holders: HashMap::new(), restored_until: Some(until) }
+            Marked { durable_ms: mark.hold_ms, mark, holders: HashMap::new(), restored_until: Some(until) }
         };
         Self {
             marks: marks.into_iter().map(|(slot, mark)| (slot, restored(mark))).collect(),
@@ -79,28 +84,35 @@ impl State {
         self.proxies.insert(proxy.uid, proxy);
     }
 
-    /// The Proxy is gone; answers the marks that went with it.
-    pub fn remove(&mut self, uid: Uuid) -> Vec<(Slot, Mark)> {
+    /// The Proxy is gone, and its marks with it.
+    pub fn remove(&mut self, uid: Uuid) {
         self.proxies.remove(&uid);
         self.last_used.remove(&uid);
-        self.marks.extract_if(|slot, _| slot.uid == uid).map(|(slot, marked)| (slot, marked.mark)).collect()
+        let gone = self.marks.extract_if(|slot, _| slot.uid == uid);
+        self.over.extend(gone.map(|(slot, marked)| (slot, marked.mark)));
     }
 
     pub fn proxy(&self, uid: Uuid) -> Option<&Leasable> {
         self.proxies.get(&uid)
     }
 
-    /// Ends what is over; answers the marks that went.
-    pub fn expire(&mut self, now: Duration) -> Vec<(Slot, Mark)> {
+    /// Ends what is over.
+    pub fn expire(&mut self, now: Duration) {
         for marked in self.marks.values_mut() {
             marked.holders.retain(|_, holder| holder.expires > now);
         }
-        self.marks.extract_if(|_, marked| marked.is_over(now)).map(|(slot, marked)| (slot, marked.mark)).collect()
+        let ended = self.marks.extract_if(|_, marked| marked.is_over(now));
+        self.over.extend(ended.map(|(slot, marked)| (slot, marked.mark)));
+    }
+
+    /// Marks that ended since this was last asked; the ledger should hold them no longer.
+    pub fn take_over(&mut self) -> Vec<(Slot, Mark)> {
+        std::mem::take(&mut self.over)
     }
 
     /// Whether somebody holds, or may hold, this incarnation.
-    pub fn is_held(&self, slot: Slot) -> bool {
-        self.marks.contains_key(&slot)
+    pub fn is_held(&self, slot: Slot, now: Duration) -> bool {
+        self.marks.get(&slot).is_some_and(|m| m.is_restored(now) || m.holders.values().any(|h| h.expires > now))
     }
 
     /// Chooses the proxy that was used longest ago, and reserves it.
@@ -108,6 +120,11 @@ impl State {
         let mut fitting = self.proxies.values().filter(|p| wish.fits(p)).peekable();
         if fitting.peek().is_none() {
             return Err(Refusal::NoMatch);
+        }
+        if let Some(most) =
+            wish.most.filter(|most| self.live(now).filter(|l| l.3.subject == wish.subject).count() >= *most)
+        {
+            return Err(Refusal::TooMany(most));
         }
         let free = fitting
             .filter(|p| p.serving.is_some() && !p.closed && !p.draining && self.takes(p, wish.mode, now))
@@ -139,16 +156,24 @@ impl State {
             while marked.holders.contains_key(&number) {
                 number = number.wrapping_add(1);
             }
-            let write = marked.mark.hold_ms < hold_ms;
+            let write = marked.durable_ms < hold_ms;
             marked.mark.hold_ms = marked.mark.hold_ms.max(hold_ms);
             marked.holders.insert(number, holder);
             return Reserved { slot, holder: number, mark: marked.mark.clone(), write };
         }
         self.generation += 1;
         let mark = Mark { generation: self.generation, mode: wish.mode, hold_ms, subject: wish.subject.clone() };
-        let marked = Marked { mark: mark.clone(), holders: HashMap::from([(number, holder)]), restored_until: None };
+        let holders = HashMap::from([(number, holder)]);
+        let marked = Marked { mark: mark.clone(), durable_ms: 0, holders, restored_until: None };
         self.marks.insert(slot, marked);
         Reserved { slot, holder: number, mark, write: true }
+    }
+
+    /// The ledger holds this mark.
+    pub fn confirm(&mut self, slot: Slot, mark: &Mark) {
+        if let Some(marked) = self.marks.get_mut(&slot).filter(|m| m.mark.generation == mark.generation) {
+            marked.durable_ms = marked.durable_ms.max(mark.hold_ms);
+        }
     }
 
     /// Takes a reservation back whose answer never left.
@@ -159,7 +184,7 @@ impl State {
         };
         marked.holders.remove(&reserved.holder);
         if marked.is_over(now) {
-            self.marks.remove(&reserved.slot);
+            self.end(reserved.slot);
         }
     }
 
@@ -202,6 +227,10 @@ impl State {
         }
     }
 
+    fn end(&mut self, slot: Slot) {
+        self.over.extend(self.marks.remove(&slot).map(|marked| (slot, marked.mark)));
+    }
+
     /// Lengthens a lease, or restores one of an earlier run. Answers the mark when it has to be written first.
     pub fn renew(
         &mut self,
@@ -213,8 +242,12 @@ impl State {
         arrived: Duration,
         now: Duration,
     ) -> Result<Option<Mark>, NoLease> {
-        if self.proxies.get(&slot.uid).is_some_and(|p| p.draining) {
-            return Err(NoLease::Draining);
+        match self.proxies.get(&slot.uid) {
+            // Its instance was replaced: there is nothing left to be used.
+            Some(proxy) if proxy.incarnation != slot.incarnation => return Err(NoLease::Ended),
+            Some(proxy) if proxy.draining => return Err(NoLease::Draining),
+            Some(_) => {}
+            None => return Err(NoLease::Ended),
         }
         let marked = self.marks.get_mut(&slot).filter(|m| m.mark.generation == generation).ok_or(NoLease::Ended)?;
         let restored = marked.is_restored(now);
@@ -235,14 +268,11 @@ impl State {
             None => return Err(NoLease::Ended),
         }
         let hold_ms = ttl.as_millis() as u64;
-        if marked.mark.hold_ms >= hold_ms {
-            return Ok(None);
-        }
-        marked.mark.hold_ms = hold_ms;
-        Ok(Some(marked.mark.clone()))
+        marked.mark.hold_ms = marked.mark.hold_ms.max(hold_ms);
+        Ok((marked.durable_ms < hold_ms).then(|| marked.mark.clone()))
     }
 
-    /// Ends a lease; answers its mark when that went with it.
+    /// Ends a lease.
     pub fn release(
         &mut self,
         slot: Slot,
@@ -250,7 +280,7 @@ impl State {
         holder: u32,
         subject: Option<&str>,
         now: Duration,
-    ) -> Result<Option<Mark>, NoLease> {
+    ) -> Result<(), NoLease> {
         let marked = self.marks.get_mut(&slot).filter(|m| m.mark.generation == generation).ok_or(NoLease::Ended)?;
         let others = |owner: &str| subject.is_some_and(|s| s != owner);
         match marked.holders.get(&holder) {
@@ -265,7 +295,10 @@ impl State {
             // Its one holder gives it back, in whichever run it was lent.
             marked.restored_until = None;
         }
-        Ok(if marked.is_over(now) { self.marks.remove(&slot).map(|m| m.mark) } else { None })
+        if marked.is_over(now) {
+            self.end(slot);
+        }
+        Ok(())
     }
 
     /// All leases that live: slot, mark, holder number, holder.

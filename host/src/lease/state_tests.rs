@@ -122,7 +122,8 @@ fn a_release_after_a_restart_frees_the_proxy() {
     let mut state = State::restore(vec![(slot, mark.clone())], 8, at(100));
     state.set(proxy);
     assert_eq!(state.release(slot, 7, 1, Some("bob"), at(101)), Err(NoLease::Unknown));
-    assert_eq!(state.release(slot, 7, 1, Some("alice"), at(101)), Ok(Some(mark)));
+    assert_eq!(state.release(slot, 7, 1, Some("alice"), at(101)), Ok(()));
+    assert_eq!(state.take_over(), [(slot, mark)], "the ledger is told");
     assert!(state.reserve(&mk_wish(), at(101), at(101)).is_ok());
 }
 
@@ -132,7 +133,9 @@ fn a_shared_proxy_has_a_bounded_number_of_holders_and_no_exclusive_one_beside_th
     let shared = Wish { mode: Mode::Shared, ..mk_wish() };
     let first = state.reserve(&shared, at(0), at(0)).unwrap();
     assert!(first.write);
-    for _ in 1..SHARED_HOLDERS {
+    assert!(state.reserve(&shared, at(0), at(0)).unwrap().write, "another request's write may still fail");
+    state.confirm(first.slot, &first.mark);
+    for _ in 2..SHARED_HOLDERS {
         let next = state.reserve(&shared, at(0), at(0)).unwrap();
         assert!(!next.write, "inside its mark a shared grant writes nothing");
     }
@@ -219,4 +222,63 @@ fn a_wish_is_met_in_every_respect() {
     ] {
         assert_eq!(wish.fits(&proxy), fits, "{wish:?}");
     }
+}
+
+/// A failed write once left the longer life in memory, so that the next renewal was answered without any write.
+#[test]
+fn a_renewal_beyond_what_the_ledger_holds_is_written_until_the_ledger_has_it() {
+    let mut state = mk_state(&[mk_proxy("a")]);
+    let first = state.reserve(&mk_wish(), at(0), at(0)).unwrap();
+    state.confirm(first.slot, &first.mark);
+    let renew = |state: &mut State| {
+        state.renew(first.slot, first.mark.generation, first.holder, "alice", TTL * 2, at(1), at(1)).unwrap()
+    };
+    let longer = renew(&mut state).expect("longer than the mark");
+    assert_eq!(longer.hold_ms, 120_000);
+    assert_eq!(renew(&mut state), Some(longer.clone()), "nobody confirmed the first write");
+    state.confirm(first.slot, &longer);
+    assert_eq!(renew(&mut state), None);
+}
+
+#[test]
+fn a_lease_of_a_replaced_instance_is_not_renewed() {
+    let mut proxy = mk_proxy("a");
+    let mut state = mk_state(std::slice::from_ref(&proxy));
+    let old = state.reserve(&mk_wish(), at(0), at(0)).unwrap();
+    proxy.incarnation = 1;
+    state.set(proxy);
+    let renewed = state.renew(old.slot, old.mark.generation, old.holder, "alice", TTL, at(1), at(1));
+    assert_eq!(renewed, Err(NoLease::Ended));
+}
+
+/// Marks that ended while somebody acquired or asked once stayed in the ledger until the next start.
+#[test]
+fn every_mark_that_ends_is_told_to_the_ledger() {
+    let (a, b, c) = (mk_proxy("a"), mk_proxy("b"), mk_proxy("c"));
+    let mut state = mk_state(&[a, b, c]);
+    let taken: Vec<_> = (0..3).map(|_| state.reserve(&mk_wish(), at(0), at(0)).unwrap()).collect();
+    state.release(taken[0].slot, taken[0].mark.generation, taken[0].holder, None, at(1)).unwrap();
+    state.cancel(&taken[1], at(1));
+    state.remove(taken[2].slot.uid);
+    let mut over: Vec<_> = state.take_over().into_iter().map(|(slot, _)| slot).collect();
+    let mut expected: Vec<_> = taken.iter().map(|t| t.slot).collect();
+    over.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(over, expected);
+    let again = state.reserve(&mk_wish(), at(2), at(2)).unwrap();
+    state.expire(at(62));
+    assert_eq!(state.take_over(), [(again.slot, again.mark)]);
+}
+
+#[test]
+fn a_subject_holds_no_more_leases_than_it_may() {
+    let mut state = mk_state(&[mk_proxy("a"), mk_proxy("b"), mk_proxy("c")]);
+    let wish = Wish { most: Some(2), ..mk_wish() };
+    state.reserve(&wish, at(0), at(0)).unwrap();
+    state.reserve(&wish, at(0), at(0)).unwrap();
+    assert_eq!(state.reserve(&wish, at(1), at(1)), Err(Refusal::TooMany(2)));
+    assert!(state.reserve(&Wish { subject: "bob".into(), ..wish.clone() }, at(1), at(1)).is_ok());
+    assert!(state.reserve(&wish, at(60), at(60)).is_err(), "the third is bob's");
+    state.expire(at(61));
+    assert!(state.reserve(&wish, at(61), at(61)).is_ok());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::extract::{FromRequest, Path, Query, Request, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Api;
 use super::auth::{Caller, Scope};
+use super::input::{Body, Params, Segments};
 use super::problem::Problem;
 use super::proxies::{Page, Paging};
 use crate::lease::{Lease, Mode, NoLease, Refusal, Wish};
@@ -55,8 +56,8 @@ pub(super) struct ListQuery {
     paging: Paging,
 }
 
-/// A lease as its holder sees it.
-#[derive(Debug, Serialize)]
+/// A lease as its holder sees it, with the password: no `Debug`.
+#[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shown {
     id: String,
@@ -88,25 +89,6 @@ struct ShownProxy {
     labels: BTreeMap<String, String>,
 }
 
-/// A JSON body; an empty one is `{}`.
-pub(super) struct Body<T>(T);
-
-impl<S: Send + Sync, T: serde::de::DeserializeOwned + Default> FromRequest<S> for Body<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        let bytes = axum::body::Bytes::from_request(request, state)
-            .await
-            .map_err(|e| Problem::new(e.status(), "body", e.body_text()))?;
-        if bytes.is_empty() {
-            return Ok(Self(T::default()));
-        }
-        serde_json::from_slice(&bytes)
-            .map(Self)
-            .map_err(|e| Problem::invalid(vec![FieldError { pointer: String::new(), message: e.to_string() }]))
-    }
-}
-
 pub(super) async fn acquire(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
@@ -134,10 +116,6 @@ async fn try_acquire(
     caller.needs(Scope::Allocate).map_err(|p| ("forbidden", p))?;
     let wait = Duration::from_secs(body.wait_seconds);
     let wish = wish(caller, body).map_err(|p| ("invalid", p))?;
-    if api.allocator.list(Some(&caller.name)).len() >= caller.max_leases {
-        let detail = format!("token {} holds {} leases, its limit; release some", caller.name, caller.max_leases);
-        return Err(("too_many_leases", Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_leases", detail)));
-    }
     api.allocator.acquire(&wish, arrived, wait).await.map_err(refuse)
 }
 
@@ -159,6 +137,10 @@ fn refuse(refusal: Refusal) -> (&'static str, Problem) {
                 crate::lease::Reason::Quota => "the backend's quota is used up",
             };
             (reason.code(), Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason.code(), detail).retry_after(wait))
+        }
+        Refusal::TooMany(most) => {
+            let detail = format!("the token holds {most} leases, its limit; release some");
+            ("too_many_leases", Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_leases", detail))
         }
         Refusal::Ledger(error) => {
             tracing::error!(%error, "a lease could not be made durable");
@@ -221,6 +203,7 @@ fn wish(caller: &Caller, body: Acquire) -> Result<Wish, Problem> {
         mode: body.mode,
         ttl,
         subject: caller.name.clone(),
+        most: Some(caller.max_leases),
     })
 }
 
@@ -239,7 +222,7 @@ fn ttl(caller: &Caller, asked: Option<u64>) -> Result<Duration, FieldError> {
 pub(super) async fn get(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Segments(id): Segments<String>,
 ) -> Result<Response, Problem> {
     caller.needs(Scope::Allocate)?;
     let lease = api.allocator.get(&id, caller.subject(true)).map_err(no_lease)?;
@@ -249,7 +232,7 @@ pub(super) async fn get(
 pub(super) async fn list(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Query(query): Query<ListQuery>,
+    Params(query): Params<ListQuery>,
 ) -> Result<Response, Problem> {
     caller.needs(if query.all { Scope::Admin } else { Scope::Allocate })?;
     let leases = api.allocator.list(caller.subject(query.all));
@@ -260,7 +243,7 @@ pub(super) async fn list(
 pub(super) async fn renew(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Segments(id): Segments<String>,
     Body(body): Body<Renew>,
 ) -> Result<Response, Problem> {
     let arrived = api.allocator.now();
@@ -273,10 +256,10 @@ pub(super) async fn renew(
 pub(super) async fn release(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    Segments(id): Segments<String>,
 ) -> Result<Response, Problem> {
     caller.needs(Scope::Allocate)?;
-    match api.allocator.release(&id, caller.subject(true)).await {
+    match api.allocator.release(&id, caller.subject(true)) {
         // Idempotent: a repeat finds what it wants.
         Ok(()) | Err(NoLease::Ended) => Ok(StatusCode::NO_CONTENT.into_response()),
         Err(error) => Err(no_lease(error)),

@@ -38,11 +38,16 @@ async fn delete_proxy(
     State(store): State<Arc<dyn Store>>,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Result<StatusCode, Problem> {
-    accepted(store.delete_proxy(&ProxyKey { namespace, name }).await)
+    accepted(to_the_end(async move { store.delete_proxy(&ProxyKey { namespace, name }).await }).await)
 }
 
 async fn delete_provider(State(store): State<Arc<dyn Store>>, Path(name): Path<String>) -> Result<StatusCode, Problem> {
-    accepted(store.delete_provider(&name).await)
+    accepted(to_the_end(async move { store.delete_provider(&name).await }).await)
+}
+
+/// A command that goes away must not end a write between disk and memory: what was read would differ from what is kept.
+async fn to_the_end(write: impl Future<Output = Result<(), StoreError>> + Send + 'static) -> Result<(), StoreError> {
+    tokio::spawn(write).await.unwrap_or_else(|e| Err(StoreError::Unavailable(e.to_string())))
 }
 
 fn accepted(outcome: Result<(), StoreError>) -> Result<StatusCode, Problem> {

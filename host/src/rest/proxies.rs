@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::Api;
 use super::auth::{Caller, Scope};
+use super::input::{Params, Segments};
 use super::problem::Problem;
 use crate::model::condition::{Condition, find, is_true};
 use crate::model::error::FieldError;
@@ -75,7 +76,7 @@ pub(super) struct Filter {
 pub(super) async fn list(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Query(filter): Query<Filter>,
+    Params(filter): Params<Filter>,
 ) -> Result<Response, Problem> {
     caller.needs(Scope::Read)?;
     let labels = selector(filter.label_selector.as_deref().unwrap_or_default())?;
@@ -94,11 +95,16 @@ pub(super) async fn list(
 /// `a=b,c=d`.
 fn selector(text: &str) -> Result<BTreeMap<String, String>, Problem> {
     let pairs = text.split(',').filter(|p| !p.is_empty()).map(|pair| {
-        let (key, value) = pair.split_once('=').ok_or_else(|| FieldError {
-            pointer: "/labelSelector".into(),
-            message: "write KEY=VALUE, several with commas".into(),
-        })?;
-        Ok((key.trim().to_owned(), value.trim().to_owned()))
+        // `!=` and the like are no equality that just never holds.
+        let (key, value) = pair
+            .split_once('=')
+            .map(|(key, value)| (key.trim(), value.trim().trim_start_matches('=')))
+            .filter(|(key, _)| !key.is_empty() && !key.ends_with('!'))
+            .ok_or_else(|| FieldError {
+                pointer: "/labelSelector".into(),
+                message: "write KEY=VALUE, several with commas".into(),
+            })?;
+        Ok((key.to_owned(), value.to_owned()))
     });
     pairs.collect::<Result<_, FieldError>>().map_err(|e| Problem::invalid(vec![e]))
 }
@@ -106,7 +112,7 @@ fn selector(text: &str) -> Result<BTreeMap<String, String>, Problem> {
 pub(super) async fn get(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Path((namespace, name)): Path<(String, String)>,
+    Segments((namespace, name)): Segments<(String, String)>,
 ) -> Result<Response, Problem> {
     caller.needs(Scope::Read)?;
     let key = ProxyKey { namespace, name };
@@ -139,7 +145,7 @@ fn show(proxy: &Proxy) -> Value {
 pub(super) async fn providers(
     State(api): State<Api>,
     Extension(caller): Extension<Caller>,
-    Query(paging): Query<Paging>,
+    Params(paging): Params<Paging>,
 ) -> Result<Response, Problem> {
     caller.needs(Scope::Read)?;
     let mut all = api.store.providers();

@@ -1,28 +1,27 @@
 //! Does what [`decide`](super::decide) says: stores, calls, and tells health, allocator and status what follows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kube::ResourceExt;
-use serde_json::Value;
 
-use super::decide::{Answer, Call, Step, absorb, is_foreign, next};
+use super::absorb::absorb;
+use super::decide::{Call, Step, is_foreign, next};
 use super::summary::{lack, summarize};
-use super::{Facts, Memory, Seen};
+use super::{Facts, Listed, Memory, ProviderFacts, Seen};
 use crate::control::provider::Providers;
 use crate::health::engine::Engine;
 use crate::health::{Target, Verdict};
 use crate::lease::allocator::Allocator;
-use crate::lease::{Leasable, Serving};
+use crate::lease::{Lack, Leasable, Serving};
 use crate::model::clock::Clock;
 use crate::model::condition::{Status, find};
-use crate::model::error::{CallError, ErrorKind};
-use crate::model::instance::{Instance, Request, State, check_schema};
+use crate::model::error::CallError;
+use crate::model::instance::{Instance, State};
 use crate::model::login::{Login, LoginKey};
-use crate::model::naming::{ProxyKey, identity};
-use crate::model::proxy::{AuthMode, InstanceStatus, Proxy, ProxyStatus};
-use crate::model::spec_hash::spec_hash;
+use crate::model::naming::ProxyKey;
+use crate::model::proxy::{Proxy, ProxyStatus};
 use crate::plugin::handle::Handle;
 use crate::store::{Event, Regarding, Severity, Store, StoreError};
 
@@ -46,7 +45,16 @@ pub struct Driver {
     pub clock: Arc<dyn Clock>,
     /// URL of the judge that proxies are probed against.
     pub judge: String,
-    memories: Mutex<HashMap<String, Memory>>,
+    known: Mutex<HashMap<ProxyKey, Known>>,
+    /// Held while a place is decided on, so that no two Proxies take the same one.
+    placing: tokio::sync::Mutex<()>,
+}
+
+/// What is kept of one Proxy between passes.
+struct Known {
+    uid: String,
+    memory: Memory,
+    listed: Option<Listed>,
 }
 
 impl Driver {
@@ -59,7 +67,21 @@ impl Driver {
         clock: Arc<dyn Clock>,
         judge: String,
     ) -> Self {
-        Self { store, providers, health, allocator, clock, judge, memories: Mutex::default() }
+        let this = Self {
+            store,
+            providers,
+            health,
+            allocator,
+            clock,
+            judge,
+            known: Mutex::default(),
+            placing: tokio::sync::Mutex::default(),
+        };
+        // Whoever asks before the first pass is told to come again, not that nothing ever fits.
+        for proxy in this.store.proxies() {
+            this.introduce(&proxy);
+        }
+        this
     }
 
     /// One pass over one Proxy; answers when to look again.
@@ -69,21 +91,28 @@ impl Driver {
     pub async fn reconcile(&self, key: &ProxyKey) -> Result<Option<Duration>, StoreError> {
         let mut last_uid = None;
         for _ in 0..STEPS {
-            let Some(proxy) = self.store.proxy(key) else {
-                self.health.forget(key);
-                return Ok(None);
-            };
-            let uid = proxy.uid().unwrap_or_default();
+            let found = self.store.proxy(key);
+            let uid = found.as_ref().and_then(|proxy| proxy.uid());
+            self.forget_others(key, uid.as_deref());
+            let (Some(proxy), Some(uid)) = (found, uid) else { return Ok(None) };
             if last_uid.replace(uid.clone()).is_some_and(|last| last != uid) {
                 return Ok(Some(Duration::ZERO));
             }
             let keys = self.store.login_keys().await?;
             let (facts, handle) = self.facts(&proxy, &keys);
-            let mut memory = self.recall(&uid, facts.now);
+            let before = self.recall(&proxy, facts.now);
+            let mut memory = before.clone();
             let step = next(&proxy, &mut memory, &facts);
-            self.remember(&uid, memory.clone());
+            self.remember(key, &uid, memory.clone());
             match step {
-                Step::Store(status) => self.keep(&proxy, *status, &memory, &facts).await?,
+                Step::Store(status) => {
+                    let status = Self::fitting(&proxy, *status, &memory, &facts);
+                    if let Err(error) = self.store_status(&proxy, status).await {
+                        // Not stored is not done.
+                        self.remember(key, &uid, before);
+                        return Err(error);
+                    }
+                }
                 Step::Finalizer(present) => {
                     if self.finalize(&proxy, present, &memory).await? {
                         return Ok(None);
@@ -102,11 +131,21 @@ impl Driver {
                     if let Err(error) = &answer {
                         tracing::info!(proxy = %key, function = call.function(), kind = error.kind.label(), "{}", error.message);
                     }
-                    let facts = self.facts(&proxy, &keys).0;
+                    let _placing = match call {
+                        Call::Place(_) => Some(self.placing.lock().await),
+                        _ => None,
+                    };
+                    let facts = self.facts_after(&proxy, &keys, facts);
+                    let planned = memory.rebuild.clone();
                     let status = absorb(&proxy, &mut memory, &facts, &call, answer, &mut rand::rng());
-                    self.remember(&uid, memory.clone());
+                    self.remember(key, &uid, memory.clone());
                     if let Some(status) = status {
-                        self.keep(&proxy, status, &memory, &facts).await?;
+                        let status = Self::fitting(&proxy, status, &memory, &facts);
+                        if let Err(error) = self.store_status(&proxy, status).await {
+                            // An answer that is not stored is asked for again.
+                            self.remember(key, &uid, Memory { seen: None, rebuild: planned, ..memory });
+                            return Err(error);
+                        }
                     }
                 }
                 Step::Wait(wait) => {
@@ -124,28 +163,31 @@ impl Driver {
         if matches!(error, StoreError::Conflict(_)) { CONFLICT_RETRY } else { STORE_RETRY }
     }
 
-    /// What a listing shows of a Provider's Proxies. Only a Ready one that is missing there is asked for.
-    pub fn observe(&self, provider: &str, instances: &[Instance]) {
-        let now = self.clock.monotonic();
-        let mut memories = self.lock();
-        for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == provider) {
-            let uid = proxy.uid().unwrap_or_default();
-            let Some(seen) =
-                memories.get_mut(&uid).and_then(|m| m.seen.as_mut()).filter(|s| s.state == Some(State::Running))
-            else {
-                continue;
-            };
-            let ours = |i: &&Instance| {
-                i.owner.as_ref().is_some_and(|o| o.proxy_uid == uid && o.installation == self.store.installation())
-                    && i.incarnation == proxy.status.as_ref().and_then(|s| s.instance.as_ref()).map(|i| i.incarnation)
-            };
-            if instances.iter().find(ours).is_some_and(|i| i.state == State::Running) {
-                seen.at = now;
-            } else if !instances.is_empty() || seen.at + super::decide::OBSERVE / 2 < now {
-                // Missing there, or shown otherwise: asked for, and only that answer counts.
-                seen.at = Duration::ZERO;
+    /// What a listing shows of a Provider's Proxies; answers those that are missing there, or shown otherwise: only they
+    /// are asked for, and only that answer counts.
+    pub fn observe(&self, provider: &str, instances: &[Instance]) -> Vec<ProxyKey> {
+        let at = self.clock.monotonic();
+        let running: HashSet<(&str, Option<u32>)> = instances
+            .iter()
+            .filter(|i| i.state == State::Running)
+            .filter_map(|i| i.owner.as_ref().map(|owner| (owner, i.incarnation)))
+            .filter(|(owner, _)| owner.installation == self.store.installation())
+            .map(|(owner, incarnation)| (owner.proxy_uid.as_str(), incarnation))
+            .collect();
+        let mut missing = Vec::new();
+        let proxies = self.store.proxies();
+        let mut known = self.lock();
+        for proxy in proxies.iter().filter(|p| p.spec.provider == provider) {
+            let key = ProxyKey::of(proxy);
+            let Some(known) = known.get_mut(&key).filter(|k| proxy.uid().as_ref() == Some(&k.uid)) else { continue };
+            let incarnation = proxy.status.as_ref().and_then(|s| s.instance.as_ref()).map(|i| i.incarnation);
+            let listed = Listed { at, running: running.contains(&(known.uid.as_str(), incarnation)) };
+            known.listed = Some(listed);
+            if !listed.running && is_running(&known.memory) {
+                missing.push(key);
             }
         }
+        missing
     }
 
     fn facts(&self, proxy: &Proxy, keys: &[LoginKey]) -> (Facts, Option<Arc<Handle>>) {
@@ -159,10 +201,18 @@ impl Driver {
         let instance = proxy.status.as_ref().and_then(|s| s.instance.as_ref());
         let uid: Option<uuid::Uuid> = proxy.uid().and_then(|uid| uid.parse().ok());
         let held = uid.zip(instance).is_some_and(|(uid, instance)| self.allocator.is_held(uid, instance.incarnation));
+        let endpoint = proxy.status.as_ref().and_then(|s| s.endpoint.as_ref());
+        let health = match (instance, endpoint) {
+            (Some(instance), Some(endpoint)) => {
+                self.health.verdict(&key, &proxy.uid().unwrap_or_default(), instance.incarnation, endpoint)
+            }
+            _ => Verdict::Unknown,
+        };
         let facts = Facts {
             provider,
-            health: self.health.verdict(&key),
+            health,
             held,
+            listed: self.lock().get(&key).and_then(|known| known.listed),
             now: self.clock.monotonic(),
             wall: self.clock.wall(),
             login_key: keys.first().map(|k| k.id.clone()).unwrap_or_default(),
@@ -170,16 +220,44 @@ impl Driver {
         (facts, handle)
     }
 
-    /// Stores a status that `decide` changed, with conditions that fit it.
-    async fn keep(&self, proxy: &Proxy, status: ProxyStatus, memory: &Memory, facts: &Facts) -> Result<(), StoreError> {
+    /// A status that `decide` changed, with conditions that fit it.
+    fn fitting(proxy: &Proxy, status: ProxyStatus, memory: &Memory, facts: &Facts) -> ProxyStatus {
         let changed = Proxy { status: Some(status), ..proxy.clone() };
-        self.store.set_proxy_status(proxy, summarize(&changed, memory, facts)).await.map(drop)
+        summarize(&changed, memory, facts)
+    }
+
+    /// The facts after a call. The Provider is the one that was asked, but for the places that are taken by now: an answer
+    /// counts although the Provider changed meanwhile, and counts as that one's.
+    fn facts_after(&self, proxy: &Proxy, keys: &[LoginKey], before: Facts) -> Facts {
+        let mut facts = self.facts(proxy, keys).0;
+        let mut asked = before.provider;
+        if let (ProviderFacts::Ready(asked), ProviderFacts::Ready(now)) = (&mut asked, &mut facts.provider) {
+            asked.taken = std::mem::take(&mut now.taken);
+        }
+        Facts { provider: asked, ..facts }
+    }
+
+    /// Stores a status. Only we write it, so that an edit of the rest meanwhile is no reason to lose an answer.
+    async fn store_status(&self, proxy: &Arc<Proxy>, status: ProxyStatus) -> Result<(), StoreError> {
+        let mut decided_on = proxy.clone();
+        loop {
+            match self.store.set_proxy_status(&decided_on, status.clone()).await {
+                Err(conflict @ StoreError::Conflict(_)) => {
+                    let same = |p: &Arc<Proxy>| {
+                        let newer = p.resource_version() != decided_on.resource_version();
+                        newer && p.uid() == proxy.uid() && p.status == proxy.status
+                    };
+                    decided_on = self.store.proxy(&ProxyKey::of(proxy)).filter(same).ok_or(conflict)?;
+                }
+                outcome => return outcome.map(drop),
+            }
+        }
     }
 
     /// Sets or removes the finalizer; answers whether the object is gone.
     async fn finalize(&self, proxy: &Proxy, present: bool, memory: &Memory) -> Result<bool, StoreError> {
         let key = ProxyKey::of(proxy);
-        if !present && is_foreign(memory, proxy) {
+        if !present && is_foreign(memory) {
             let message = memory.trouble.as_ref().map(|t| t.error.message.clone()).unwrap_or_default();
             self.tell(
                 &key,
@@ -191,12 +269,7 @@ impl Driver {
         if self.store.set_proxy_finalizer(proxy, present).await?.is_some() {
             return Ok(false);
         }
-        let uid = proxy.uid().unwrap_or_default();
-        self.health.forget(&key);
-        self.lock().remove(&uid);
-        if let Ok(uid) = uid.parse() {
-            self.allocator.remove(uid).await;
-        }
+        self.forget_others(&key, None);
         self.tell(&key, Severity::Normal, "Deleted", "its instance is gone".into());
         Ok(true)
     }
@@ -212,7 +285,7 @@ impl Driver {
     ) -> Result<Arc<Proxy>, StoreError> {
         let key = ProxyKey::of(proxy);
         let login = self.login(proxy, keys, handle).await;
-        let running = matches!(&memory.seen, Some(Seen { state: Some(State::Running), .. }));
+        let running = is_running(memory);
         let status = proxy.status.clone().unwrap_or_default();
         match (status.endpoint.clone().filter(|_| running), &status.instance, &login) {
             (Some(endpoint), Some(instance), Ok(login)) => self.health.watch(Target {
@@ -228,7 +301,7 @@ impl Driver {
             _ if memory.seen.is_some() => self.health.forget(&key),
             _ => {}
         }
-        self.offer(proxy, memory, facts, login.ok().flatten());
+        self.offer(proxy, memory, facts, login);
         let wanted = summarize(proxy, memory, facts);
         if proxy.status.as_ref() == Some(&wanted) {
             return Ok(proxy.clone());
@@ -248,113 +321,25 @@ impl Driver {
     }
 
     /// Tells the allocator what there is to lend.
-    fn offer(&self, proxy: &Proxy, memory: &Memory, facts: &Facts, login: Option<Login>) {
-        let (Some(uid), Some(status)) = (proxy.uid().and_then(|uid| uid.parse().ok()), &proxy.status) else { return };
-        let Some(instance) = &status.instance else { return };
-        let running = matches!(&memory.seen, Some(Seen { state: Some(State::Running), .. }));
-        let healthy = matches!(facts.health, Verdict::Healthy { .. });
-        let draining = proxy.is_deleting() || memory.rebuild.is_some();
-        let endpoint = status.endpoint.clone().filter(|_| running && healthy);
+    fn offer(&self, proxy: &Proxy, memory: &Memory, facts: &Facts, login: Result<Option<Login>, CallError>) {
+        let Some(leasable) = leasable(proxy) else { return };
+        let status = proxy.status.as_ref();
+        let healthy = is_running(memory) && matches!(facts.health, Verdict::Healthy { .. });
+        let endpoint = status.and_then(|s| s.endpoint.clone()).filter(|_| healthy);
+        let exit_ip = status.and_then(|s| s.exit_ip.clone());
         self.allocator.set(Leasable {
-            key: ProxyKey::of(proxy),
-            uid,
-            incarnation: instance.incarnation,
-            provider: proxy.spec.provider.clone(),
-            location: proxy.spec.location.clone(),
-            labels: proxy.labels_map(),
-            protocol: proxy.spec.protocol,
-            serving: endpoint.map(|endpoint| Serving { endpoint, login, exit_ip: status.exit_ip.clone() }),
+            // Without its login it would be of no use.
+            serving: endpoint.zip(login.ok()).map(|(endpoint, login)| Serving { endpoint, login, exit_ip }),
             lack: lack(memory, facts),
-            closed: proxy.spec.unschedulable,
-            draining,
+            draining: proxy.is_deleting() || memory.rebuild.is_some(),
+            ..leasable
         });
     }
 
-    /// The login that the proxy has: its own Secret's, its backend's, or the derived one.
-    async fn login(
-        &self,
-        proxy: &Proxy,
-        keys: &[LoginKey],
-        handle: Option<&Handle>,
-    ) -> Result<Option<Login>, CallError> {
-        let missing =
-            |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
-        let instance = proxy.status.as_ref().and_then(|s| s.instance.as_ref());
-        if let (Some(name), Some(handle)) = (instance.and_then(|i| i.login_secret.as_ref()), handle) {
-            return handle.granted_login(name).await.map(Some);
-        }
-        match (proxy.spec.auth.mode, &proxy.spec.auth.secret_ref) {
-            (AuthMode::None, _) => Ok(None),
-            (AuthMode::Secret, Some(secret)) => {
-                let namespace = proxy.namespace().unwrap_or_default();
-                self.store
-                    .proxy_login(&namespace, secret)
-                    .await
-                    .map(Some)
-                    .map_err(|e| missing(e.to_string(), e.reason()))
-            }
-            (AuthMode::Secret, None) => Err(missing("spec.auth.secretRef is missing".into(), "SecretMissing")),
-            (AuthMode::Generated, _) => {
-                let InstanceStatus { incarnation, login_key, .. } = instance.cloned().unwrap_or_default();
-                let key = match &login_key {
-                    Some(id) => keys.iter().find(|k| k.id == *id),
-                    None => keys.first(),
-                };
-                let key = key.ok_or_else(|| {
-                    missing(
-                        format!(
-                            "the key {} that its login was derived from is gone: restore it, or rebuild the proxy",
-                            login_key.unwrap_or_default()
-                        ),
-                        "LoginKeyMissing",
-                    )
-                })?;
-                Ok(Some(key.derive(&proxy.uid().unwrap_or_default(), incarnation)))
-            }
-        }
-    }
-
-    async fn call(&self, proxy: &Proxy, handle: &Handle, call: &Call, keys: &[LoginKey]) -> Result<Answer, CallError> {
-        let instance = proxy.status.as_ref().and_then(|s| s.instance.clone()).unwrap_or_default();
-        let identity = identity(self.store.installation(), proxy, &instance);
-        let request = |login: Option<Login>| Request {
-            identity: identity.clone(),
-            image: proxy.spec.image.clone(),
-            size: proxy.spec.size.clone(),
-            location: proxy.spec.location.clone(),
-            parameters: Value::Object(proxy.spec.parameters.clone()),
-            port: proxy.spec.port,
-            protocol: proxy.spec.protocol.as_str(),
-            login,
-            bootstrap: None,
-            must_reach: must_reach(&self.judge),
-            spec_hash: spec_hash(&proxy.spec).hash,
-        };
-        match call {
-            Call::Validate => {
-                let parameters = Value::Object(proxy.spec.parameters.clone());
-                if let Err(errors) =
-                    check_schema(&handle.plugin().description.parameters_schema, &parameters, "/parameters")
-                {
-                    return Ok(Answer::Validated(errors));
-                }
-                let verdict = handle.validate(Some(&request(None))).await?;
-                Ok(Answer::Validated(verdict.err().unwrap_or_default()))
-            }
-            Call::Place(avoid) => handle.place(&request(None), avoid).await.map(Answer::Placed),
-            Call::Create => {
-                let login = self.login(proxy, keys, Some(handle)).await?;
-                handle.create(&request(login)).await.map(Answer::Created)
-            }
-            Call::Get => handle.get(&identity).await.map(Answer::Got),
-            Call::Delete => handle.delete(&identity).await.map(Answer::Deleted),
-            Call::Search => {
-                let uid = proxy.uid().unwrap_or_default();
-                let all = handle.list().await?;
-                Ok(Answer::Found(
-                    all.into_iter().filter(|i| i.owner.as_ref().is_some_and(|o| o.proxy_uid == uid)).collect(),
-                ))
-            }
+    /// Tells the allocator that there is such a Proxy, before anything is known of it.
+    fn introduce(&self, proxy: &Proxy) {
+        if let Some(leasable) = leasable(proxy) {
+            self.allocator.set(leasable);
         }
     }
 
@@ -367,24 +352,59 @@ impl Driver {
         });
     }
 
-    fn recall(&self, uid: &str, now: Duration) -> Memory {
-        self.lock().get(uid).cloned().unwrap_or_else(|| Memory { born: now, ..Memory::default() })
+    fn recall(&self, proxy: &Proxy, now: Duration) -> Memory {
+        let known = self.lock();
+        known.get(&ProxyKey::of(proxy)).map_or_else(|| Memory::new(proxy, now), |known| known.memory.clone())
     }
 
-    fn remember(&self, uid: &str, memory: Memory) {
-        self.lock().insert(uid.to_owned(), memory);
+    fn remember(&self, key: &ProxyKey, uid: &str, memory: Memory) {
+        let mut known = self.lock();
+        match known.get_mut(key) {
+            Some(known) => known.memory = memory,
+            None => drop(known.insert(key.clone(), Known { uid: uid.to_owned(), memory, listed: None })),
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
-        self.memories.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// Forgets what was known under this key of any but the Proxy with this UID.
+    fn forget_others(&self, key: &ProxyKey, uid: Option<&str>) {
+        let mut known = self.lock();
+        if known.get(key).is_none_or(|known| Some(known.uid.as_str()) == uid) {
+            return;
+        }
+        let old = known.remove(key);
+        drop(known);
+        if let Some(old) = old {
+            self.health.forget(key);
+            if let Ok(uid) = old.uid.parse() {
+                self.allocator.remove(uid);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ProxyKey, Known>> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// host:port of the judge, which a proxy must be allowed to reach although it may be private.
-fn must_reach(judge: &str) -> Vec<String> {
-    let url = url::Url::parse(judge).ok();
-    let authority = url.and_then(|u| Some(format!("{}:{}", u.host_str()?, u.port_or_known_default()?)));
-    authority.into_iter().collect()
+fn is_running(memory: &Memory) -> bool {
+    matches!(&memory.seen, Some(Seen { state: Some(State::Running), .. }))
+}
+
+/// A Proxy of which nothing is known yet but its object.
+fn leasable(proxy: &Proxy) -> Option<Leasable> {
+    Some(Leasable {
+        key: ProxyKey::of(proxy),
+        uid: proxy.uid()?.parse().ok()?,
+        incarnation: proxy.status.as_ref().and_then(|s| s.instance.as_ref()).map_or(0, |i| i.incarnation),
+        provider: proxy.spec.provider.clone(),
+        location: proxy.spec.location.clone(),
+        labels: proxy.labels_map(),
+        protocol: proxy.spec.protocol,
+        serving: None,
+        lack: Lack::Scaling,
+        closed: proxy.spec.unschedulable,
+        draining: proxy.is_deleting(),
+    })
 }
 
 /// Reasons of a Proxy that is on its way.

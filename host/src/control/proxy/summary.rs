@@ -1,8 +1,9 @@
 //! What the status says: the conditions, from object, memory and facts. Pure, and the same input gives the same status, so
 //! that a steady Proxy is never written.
 
-use super::decide::up_to_date;
-use super::{Facts, Memory, ProviderFacts};
+use super::decide::{Call, up_to_date};
+use super::{Facts, Memory, ProviderFacts, Trouble};
+use crate::control::provider::NOT_LOOKED_AT;
 use crate::health::Verdict;
 use crate::health::probe::FailureKind;
 use crate::lease::Lack;
@@ -95,20 +96,24 @@ fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
                 format!("Provider {name} does not exist: create it, or correct spec.provider of a new Proxy"),
             )
         }
+        // Just started: what was known of it stands until it was looked at.
+        ProviderFacts::Unready(reason, message) if reason == NOT_LOOKED_AT => {
+            as_before(proxy, "ProviderReady", reason, message)
+        }
         ProviderFacts::Unready(reason, message) => Says::new(false, reason.clone(), message.clone()),
         ProviderFacts::Ready(_) => Says::new(true, "Ready", "the provider serves"),
     }
 }
 
 fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
-    if let Some(trouble) = &memory.trouble {
-        let exists = proxy.status.as_ref().is_some_and(|s| s.endpoint.is_some());
-        let status = if exists && trouble.function == "get" {
-            // Could not ask is not "absent".
-            Status::Unknown
-        } else {
-            Status::False
-        };
+    let running = memory.seen.as_ref().is_some_and(|s| s.state == Some(State::Running));
+    // A spec that cannot be validated says nothing about the instance of the last one.
+    let concerns = |t: &&Trouble| t.function != Call::Validate.function() || (memory.seen.is_some() && !running);
+    if let Some(trouble) = memory.trouble.as_ref().filter(concerns) {
+        let before = proxy.status.as_ref().and_then(|s| find(&s.conditions, "Provisioned")).map(|c| c.status);
+        // Could not ask is not "absent".
+        let asked = trouble.function == Call::Get.function() && before.is_some_and(|b| b != Status::False);
+        let status = if asked { Status::Unknown } else { Status::False };
         return Says::new(status, trouble.error.reason.clone(), trouble.error.message.clone());
     }
     if let Some(rebuild) = &memory.rebuild {
@@ -197,3 +202,7 @@ pub fn lack(memory: &Memory, facts: &Facts) -> Lack {
     let stuck = memory.trouble.is_some() || !matches!(facts.provider, ProviderFacts::Ready(_));
     if !stuck && (made || memory.rebuild.is_some() || probing) { Lack::Scaling } else { Lack::Unhealthy }
 }
+
+#[cfg(test)]
+#[path = "summary_tests.rs"]
+mod tests;

@@ -28,9 +28,15 @@ pub struct Write {
 #[derive(Debug)]
 enum Change {
     Put(Vec<u8>),
+    /// The value, unless this says of (found, new) that the one found stays.
+    PutUnless(Vec<u8>, Compare),
     Remove,
-    RemoveIf(Vec<u8>),
+    /// Only while this says of (found, given) that it is the one meant.
+    RemoveIf(Vec<u8>, Compare),
 }
+
+/// Compares the value found with the one given.
+pub type Compare = fn(&[u8], &[u8]) -> bool;
 
 impl Write {
     /// Sets a key.
@@ -43,9 +49,14 @@ impl Write {
         Self { table, key: key.into(), change: Change::Remove }
     }
 
-    /// Removes a key while it has this value: a write that overtook this one stays.
-    pub fn remove_if(table: &'static str, key: impl Into<String>, value: Vec<u8>) -> Self {
-        Self { table, key: key.into(), change: Change::RemoveIf(value) }
+    /// Sets a key, unless `stays` says of (found, new) that the value found stays: writes may overtake each other.
+    pub fn put_unless(table: &'static str, key: impl Into<String>, value: Vec<u8>, stays: Compare) -> Self {
+        Self { table, key: key.into(), change: Change::PutUnless(value, stays) }
+    }
+
+    /// Removes a key while `same` says of (found, given) that it is the one meant: a write that overtook this one stays.
+    pub fn remove_if(table: &'static str, key: impl Into<String>, value: Vec<u8>, same: Compare) -> Self {
+        Self { table, key: key.into(), change: Change::RemoveIf(value, same) }
     }
 }
 
@@ -207,8 +218,13 @@ fn commit(database: &redb::Database, writes: &[Write]) -> Result<(), String> {
             match &write.change {
                 Change::Put(value) => drop(table.insert(key, value.as_slice())?),
                 Change::Remove => drop(table.remove(key)?),
-                Change::RemoveIf(value) => {
-                    if table.get(key)?.is_some_and(|found| found.value() == value.as_slice()) {
+                Change::PutUnless(value, stays) => {
+                    if !table.get(key)?.is_some_and(|found| stays(found.value(), value)) {
+                        table.insert(key, value.as_slice())?;
+                    }
+                }
+                Change::RemoveIf(value, same) => {
+                    if table.get(key)?.is_some_and(|found| same(found.value(), value)) {
                         table.remove(key)?;
                     }
                 }
@@ -238,10 +254,15 @@ mod tests {
         let database = open_when_free(&path);
         assert_eq!(database.all("t").unwrap(), [("b".to_owned(), b"2".to_vec())]);
         assert_eq!(database.once("t", "b", || b"other".to_vec()).await.unwrap(), b"2");
-        database.write(vec![Write::remove_if("t", "b", b"1".to_vec())]).await.unwrap();
+        let same: Compare = |a, b| a == b;
+        database.write(vec![Write::remove_if("t", "b", b"1".to_vec(), same)]).await.unwrap();
         assert_eq!(database.get("t", "b").unwrap().as_deref(), Some(&b"2"[..]), "another value stays");
-        database.write(vec![Write::remove_if("t", "b", b"2".to_vec())]).await.unwrap();
+        database.write(vec![Write::remove_if("t", "b", b"2".to_vec(), same)]).await.unwrap();
         assert_eq!(database.get("t", "b").unwrap(), None);
+        for (new, kept) in [(b"2", b"2"), (b"1", b"2"), (b"3", b"3")] {
+            database.write(vec![Write::put_unless("t", "c", new.to_vec(), |found, new| found > new)]).await.unwrap();
+            assert_eq!(database.get("t", "c").unwrap().as_deref(), Some(&kept[..]));
+        }
     }
 
     /// The writer thread lets go of the file a moment after the last handle is dropped.

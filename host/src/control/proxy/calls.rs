@@ -1,0 +1,117 @@
+//! The calls of one Proxy: what is said to the plugin, and with which login.
+
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::decide::{Answer, Call};
+use super::driver::Driver;
+use crate::model::error::{CallError, ErrorKind};
+use crate::model::instance::{Request, check_schema};
+use crate::model::login::{Login, LoginKey};
+use crate::model::naming::identity;
+use crate::model::proxy::{AuthMode, InstanceStatus, Proxy};
+use crate::model::spec_hash::spec_hash;
+use crate::plugin::handle::Handle;
+
+impl Driver {
+    /// The login that the proxy has: its own Secret's, its backend's, or the derived one.
+    pub(super) async fn login(
+        &self,
+        proxy: &Proxy,
+        keys: &[LoginKey],
+        handle: Option<&Handle>,
+    ) -> Result<Option<Login>, CallError> {
+        let missing =
+            |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
+        let instance = proxy.status.as_ref().and_then(|s| s.instance.as_ref());
+        if let (Some(name), Some(handle)) = (instance.and_then(|i| i.login_secret.as_ref()), handle) {
+            return handle.granted_login(name).await.map(Some);
+        }
+        match (proxy.spec.auth.mode, &proxy.spec.auth.secret_ref) {
+            (AuthMode::None, _) => Ok(None),
+            (AuthMode::Secret, Some(secret)) => {
+                let namespace = proxy.namespace().unwrap_or_default();
+                self.store
+                    .proxy_login(&namespace, secret)
+                    .await
+                    .map(Some)
+                    .map_err(|e| missing(e.to_string(), e.reason()))
+            }
+            (AuthMode::Secret, None) => Err(missing("spec.auth.secretRef is missing".into(), "SecretMissing")),
+            (AuthMode::Generated, _) => {
+                let InstanceStatus { incarnation, login_key, .. } = instance.cloned().unwrap_or_default();
+                let key = match &login_key {
+                    Some(id) => keys.iter().find(|k| k.id == *id),
+                    None => keys.first(),
+                };
+                let key = key.ok_or_else(|| {
+                    missing(
+                        format!(
+                            "the key {} that its login was derived from is gone: restore it, or rebuild the proxy",
+                            login_key.unwrap_or_default()
+                        ),
+                        "LoginKeyMissing",
+                    )
+                })?;
+                Ok(Some(key.derive(&proxy.uid().unwrap_or_default(), incarnation)))
+            }
+        }
+    }
+
+    pub(super) async fn call(
+        &self,
+        proxy: &Proxy,
+        handle: &Handle,
+        call: &Call,
+        keys: &[LoginKey],
+    ) -> Result<Answer, CallError> {
+        let instance = proxy.status.as_ref().and_then(|s| s.instance.clone()).unwrap_or_default();
+        let identity = identity(self.store.installation(), proxy, &instance);
+        let request = |login: Option<Login>| Request {
+            identity: identity.clone(),
+            image: proxy.spec.image.clone(),
+            size: proxy.spec.size.clone(),
+            location: proxy.spec.location.clone(),
+            parameters: Value::Object(proxy.spec.parameters.clone()),
+            port: proxy.spec.port,
+            protocol: proxy.spec.protocol.as_str(),
+            login,
+            bootstrap: None,
+            must_reach: must_reach(&self.judge),
+            spec_hash: spec_hash(&proxy.spec).hash,
+        };
+        match call {
+            Call::Validate => {
+                let parameters = Value::Object(proxy.spec.parameters.clone());
+                if let Err(errors) =
+                    check_schema(&handle.plugin().description.parameters_schema, &parameters, "/parameters")
+                {
+                    return Ok(Answer::Validated(errors));
+                }
+                let verdict = handle.validate(Some(&request(None))).await?;
+                Ok(Answer::Validated(verdict.err().unwrap_or_default()))
+            }
+            Call::Place(avoid) => handle.place(&request(None), avoid).await.map(Answer::Placed),
+            Call::Create => {
+                let login = self.login(proxy, keys, Some(handle)).await?;
+                handle.create(&request(login)).await.map(Answer::Created)
+            }
+            Call::Get => handle.get(&identity).await.map(Answer::Got),
+            Call::Delete => handle.delete(&identity).await.map(Answer::Deleted),
+            Call::Search => {
+                let uid = proxy.uid().unwrap_or_default();
+                let all = handle.list().await?;
+                Ok(Answer::Found(
+                    all.into_iter().filter(|i| i.owner.as_ref().is_some_and(|o| o.proxy_uid == uid)).collect(),
+                ))
+            }
+        }
+    }
+}
+
+/// host:port of the judge, which a proxy must be allowed to reach although it may be private.
+fn must_reach(judge: &str) -> Vec<String> {
+    let url = url::Url::parse(judge).ok();
+    let authority = url.and_then(|u| Some(format!("{}:{}", u.host_str()?, u.port_or_known_default()?)));
+    authority.into_iter().collect()
+}

@@ -1,0 +1,309 @@
+//! What the operator remembers of one Proxy between passes. Losing it costs a look-up and, where a create may have been
+//! under way, a wait.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::decide::{Call, Step};
+use super::{Facts, ReadyProvider};
+use crate::control::backoff;
+use crate::health::Verdict;
+use crate::health::probe::FailureKind;
+use crate::model::condition::is_true;
+use crate::model::error::{CallError, ErrorKind, FieldError};
+use crate::model::instance::State;
+use crate::model::proxy::Proxy;
+
+/// Leases are looked at again this often while they are waited for.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+/// Between two calls that drive an instance on, where the plugin names no time.
+pub(super) const POLL: Duration = Duration::from_secs(5);
+/// What a plugin may name: a call per round trip would be a storm, and one a week would be none.
+const POLLS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(600));
+/// Until the allocator lends a proxy no more.
+const CLOSE: Duration = Duration::from_millis(10);
+/// A create may land this much after its call's time limit.
+const LATE: Duration = Duration::from_secs(30);
+/// Ready for so long, and the next rebuild is a first one again.
+const STEADY: Duration = Duration::from_secs(3600);
+/// First and longest spacing of rebuilds.
+const SPACING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(1800));
+/// Places tried in a row; a plugin that always knows another one is not followed for ever.
+const PLACES: usize = 32;
+
+/// What is remembered of one Proxy.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// When it began.
+    pub born: Duration,
+    /// The call that failed last, until one of its kind succeeds.
+    pub trouble: Option<Trouble>,
+    /// What the provider last said of the instance.
+    pub seen: Option<Seen>,
+    /// The (generation, epoch) that was validated, and what is wrong with it.
+    pub validated: Option<(i64, u64, Vec<FieldError>)>,
+    /// Places that were exhausted.
+    pub avoid: Vec<String>,
+    /// The exhaustion that began the search for another place.
+    pub exhausted: Option<CallError>,
+    /// Since when it is being made.
+    pub creating_since: Option<Duration>,
+    /// Since when its proxy fails, or its instance is in no state that leads anywhere.
+    pub bad_since: Option<Duration>,
+    /// Why the instance is being replaced, and how far that is.
+    pub rebuild: Option<Rebuild>,
+    /// Rebuilds in a row, and when the last one began.
+    pub rebuilt: (u32, Option<Duration>),
+    /// Since when leases are waited for.
+    pub drain_since: Option<Duration>,
+    /// A create of unknown outcome may land until then: absent is not believed.
+    pub doubt_until: Option<Duration>,
+    /// Whether no earlier run may have left a create under way.
+    pub settled: bool,
+    /// Whether its deletion was taken up.
+    pub deleting: bool,
+    /// While deleting: `get` will not converge, so `delete` is tried.
+    pub get_is_hopeless: bool,
+    /// Faults of `get` in a row while deleting.
+    pub get_faults: u32,
+    /// The backend was searched for what a lost status no longer names.
+    pub searched: bool,
+}
+
+/// A call that failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trouble {
+    /// Why.
+    pub error: CallError,
+    /// Which function.
+    pub function: &'static str,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When it is tried again.
+    pub retry_at: Duration,
+    /// The (generation, epoch) that it failed with.
+    pub with: (i64, u64),
+}
+
+/// What the provider said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    /// None: absent.
+    pub state: Option<State>,
+    /// When.
+    pub at: Duration,
+    /// When asking again is worth it.
+    pub poll_after: Option<Duration>,
+    /// For people.
+    pub message: Option<String>,
+}
+
+impl Seen {
+    /// Nothing was there at this time.
+    pub fn absent(at: Duration) -> Self {
+        Self { state: None, at, poll_after: None, message: None }
+    }
+
+    /// When the next call about it is due.
+    pub fn due(&self, otherwise: Duration) -> Duration {
+        self.at + self.poll_after.unwrap_or(otherwise).clamp(POLLS.0, POLLS.1)
+    }
+}
+
+/// Why an instance is replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rebuild {
+    /// CamelCase.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// Whether leases are waited for: not where the proxy does not serve.
+    pub drain: bool,
+    /// Falling back to another place is no new incarnation.
+    pub fall_back: bool,
+    /// How far it is.
+    pub stage: Stage,
+}
+
+/// How far a rebuild is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Nothing was deleted yet: it may still be called off.
+    Planned,
+    /// A delete was sent, and is sent again until everything is gone.
+    Deleting,
+    /// The backend said so; creates that may still land are waited for.
+    Gone,
+}
+
+impl Memory {
+    /// The memory of a run that begins now.
+    pub fn new(proxy: &Proxy, now: Duration) -> Self {
+        let status = proxy.status.as_ref();
+        // `Provisioned` is stored as not true before every create, and as true only after the last one has answered.
+        let steady = status.is_some_and(|s| is_true(&s.conditions, "Provisioned"));
+        let untouched = !proxy.has_finalizer() && status.is_none_or(|s| s.create_sent.is_none());
+        Self { born: now, settled: steady || untouched, ..Self::default() }
+    }
+
+    /// How long the last failure still keeps from calling. A change of object or Provider ends the wait, but not one that
+    /// the backend asked for.
+    pub(super) fn waits(&self, generation: i64, epoch: u64, now: Duration) -> Option<Duration> {
+        let trouble = self.trouble.as_ref().filter(|t| t.retry_at > now)?;
+        let changed = trouble.with != (generation, epoch);
+        let asked_for = matches!(trouble.error.kind, ErrorKind::RateLimited(_));
+        (!changed || asked_for).then(|| trouble.retry_at - now)
+    }
+
+    /// Takes up a deletion. What failed while the object lived says nothing about deleting it.
+    pub(super) fn begin_deletion(&mut self) {
+        if !self.deleting {
+            self.deleting = true;
+            self.rebuild = None;
+            self.trouble.take_if(|t| !matches!(t.error.kind, ErrorKind::RateLimited(_)));
+        }
+    }
+
+    /// Takes a failure in: what follows, and when.
+    pub(super) fn fail(
+        &mut self,
+        proxy: &Proxy,
+        call: &Call,
+        mut error: CallError,
+        with: (i64, u64),
+        now: Duration,
+        random: &mut impl Rng,
+    ) {
+        let function = call.function();
+        let failures = self.trouble.as_ref().filter(|t| t.function == function).map_or(0, |t| t.failures) + 1;
+        let mut wait = backoff::delay(&error.kind, failures, random);
+        let status = proxy.status.as_ref();
+        let deleting = proxy.is_deleting();
+        self.get_faults = if *call == Call::Get && error.kind == ErrorKind::Internal { self.get_faults + 1 } else { 0 };
+        match (call, &error.kind) {
+            (Call::Create, ErrorKind::UnknownOutcome | ErrorKind::Internal) => self.seen = None,
+            // Stock-outs are reported late by some backends, so that a `get` tells them.
+            (Call::Create | Call::Get, ErrorKind::Exhausted)
+                if !deleting && status.is_none_or(|s| s.endpoint.is_none()) =>
+            {
+                // Another place, if there is one; what this one may have begun goes first.
+                let here = status.and_then(|s| s.instance.as_ref()).and_then(|i| i.placement.clone());
+                self.avoid.extend(here.filter(|place| !self.avoid.contains(place)));
+                self.exhausted.get_or_insert_with(|| error.clone());
+                self.rebuild = Some(Rebuild {
+                    reason: "CapacityExhausted",
+                    message: error.message.clone(),
+                    drain: false,
+                    fall_back: true,
+                    stage: Stage::Planned,
+                });
+                if self.avoid.len() < PLACES {
+                    wait = Duration::ZERO;
+                } else {
+                    self.avoid.clear();
+                }
+            }
+            (Call::Place(_), ErrorKind::Exhausted) => {
+                // No other place: all of them are tried again later. The first exhaustion says most.
+                self.avoid.clear();
+                error = self.exhausted.take().unwrap_or(error);
+            }
+            (Call::Get, kind) if deleting => {
+                let permanent = matches!(
+                    kind,
+                    ErrorKind::Unauthorized
+                        | ErrorKind::ConfigMissing
+                        | ErrorKind::InvalidSpec(_)
+                        | ErrorKind::Exhausted
+                );
+                if permanent || self.get_faults >= 3 {
+                    self.get_is_hopeless = true;
+                    wait = Duration::ZERO;
+                }
+            }
+            _ => {}
+        }
+        self.trouble = Some(Trouble { error, function, failures, retry_at: now + wait, with });
+    }
+
+    /// How long its leases are still waited for; none: they are over, were waited for long enough, or are of no use.
+    ///
+    /// The first answer is always to wait: only from the next pass on is the proxy closed to new leases, and `held` final.
+    pub(super) fn drains(&mut self, proxy: &Proxy, facts: &Facts) -> Option<Duration> {
+        if !serves(proxy, facts) {
+            return None;
+        }
+        let Some(since) = self.drain_since else {
+            self.drain_since = Some(facts.now);
+            return Some(CLOSE);
+        };
+        let waited = facts.now.saturating_sub(since);
+        let left = proxy.spec.drain_timeout.duration().saturating_sub(waited);
+        if facts.held && !left.is_zero() { Some(left.min(LOOK)) } else { None }
+    }
+
+    /// Deletes, or goes on deleting at the pace that the backend named.
+    pub(super) fn delete_when_due(&self, now: Duration) -> Step {
+        let deleting = self.seen.as_ref().filter(|seen| seen.state == Some(State::Deleting));
+        let due = deleting.map_or(now, |seen| seen.due(POLL));
+        if due > now { Step::Wait(due - now) } else { Step::Call(Call::Delete) }
+    }
+
+    /// What still has to be done before an absence is the end of it: a create may land late. None: nothing.
+    pub(super) fn doubts(&self, seen: &Seen, provider: &ReadyProvider, now: Duration) -> Option<Step> {
+        let end = self.creates_end(provider);
+        if end > now {
+            Some(Step::Wait(end - now))
+        } else {
+            // Asked once more, now that every create has ended.
+            (seen.at < end).then_some(Step::Call(Call::Get))
+        }
+    }
+
+    /// From when on no create that was sent for this identity can land.
+    pub(super) fn creates_end(&self, provider: &ReadyProvider) -> Duration {
+        let earlier = if self.settled { Duration::ZERO } else { self.born + provider.call_timeout + LATE };
+        earlier.max(self.doubt_until.unwrap_or_default())
+    }
+
+    /// A create ended without saying what it did.
+    pub(super) fn doubt(&mut self, provider: &ReadyProvider, now: Duration) {
+        // An earlier doubt is over earlier: calls of one Proxy follow each other.
+        self.doubt_until = Some(now + provider.call_timeout + LATE);
+    }
+
+    /// The next incarnation begins, or the next attempt of the same one.
+    pub(super) fn begins_anew(&mut self, rebuilt: bool, now: Duration) {
+        if rebuilt {
+            let (count, last) = self.rebuilt;
+            let recent = last.is_some_and(|last| now.saturating_sub(last) < STEADY);
+            self.rebuilt = (if recent { count + 1 } else { 1 }, Some(now));
+        }
+        self.rebuild = None;
+        self.drain_since = None;
+        self.seen = None;
+        self.creating_since = None;
+        self.bad_since = None;
+    }
+
+    /// How long the next incarnation still has to wait: 0, 30 s, 1, 2, 4 … 30 min.
+    pub(super) fn spacing(&self, now: Duration) -> Option<Duration> {
+        let (count, Some(last)) = self.rebuilt else { return None };
+        let space = match count {
+            0 | 1 => return None,
+            n => (SPACING.0 * 2u32.saturating_pow((n - 2).min(16))).min(SPACING.1),
+        };
+        (last + space).checked_sub(now).filter(|wait| !wait.is_zero())
+    }
+}
+
+/// Whether crawlers may be using it. A judge that cannot be reached says nothing against the proxy; and what was true
+/// before a restart stands until the first probe.
+pub(super) fn serves(proxy: &Proxy, facts: &Facts) -> bool {
+    match &facts.health {
+        Verdict::Healthy { .. } => true,
+        Verdict::Waiting(failure) | Verdict::Unhealthy(failure) => failure.kind == FailureKind::JudgeUnreachable,
+        Verdict::Unknown => proxy.status.as_ref().is_some_and(|s| is_true(&s.conditions, "Healthy")),
+    }
+}
