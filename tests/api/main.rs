@@ -1,3 +1,4 @@
 //! Our objects on a real API server, as people with kubectl see them.
 
 mod crds;
+mod main_job;

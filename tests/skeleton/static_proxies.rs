@@ -34,10 +34,9 @@ async fn two_proxies_never_share_an_entry_and_logins_come_from_secrets() {
     let proxies = lab
         .wait("two are ready and one waits", async |lab| {
             let all = lab.proxies().await;
-            let waiting = all.iter().filter(|p| {
-                proxy_operator_tests::lab::condition_of(p, "Ready")
-                    .is_some_and(|c| c.reason == "CapacityExhausted" || c.reason == "NoFreeEntry")
-            });
+            let waiting = all
+                .iter()
+                .filter(|p| proxy_operator_tests::lab::condition_of(p, "Ready").is_some_and(|c| c.reason == "NoEntry"));
             (all.iter().filter(|p| is_ready(p)).count() == 2 && waiting.count() == 1).then_some(all)
         })
         .await;

@@ -15,14 +15,13 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::fleet::{Fleet, Settings};
+use super::fleet::{Fleet, Place, Settings};
 use super::objects::proxy_table;
 use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
 use crate::model::naming::ProxyKey;
 use crate::rest::auth::{NewToken, Scope, mint};
 use crate::sandbox_cloud;
-use crate::store::Store;
 
 /// No step of the demo takes longer on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -94,12 +93,11 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
     write(&manifests.join("secrets.yaml"), 0o600, &format!("{}---\n{manifest}", cloud_secret(&cloud_token)))?;
     write(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
     let fleet = Fleet::start(Settings {
-        manifests: manifests.clone(),
+        place: Place::Standalone { manifests: manifests.clone(), secret_files: vec![] },
         cache_dir: data.join("cache"),
         data: data.clone(),
-        plugin_dir,
+        plugin_dir: Some(plugin_dir),
         token_dir: None,
-        secret_files: vec![],
         rest_addr: localhost,
         health_addr: localhost,
         judge_addr: localhost,

@@ -2,6 +2,7 @@
 
 mod cache;
 mod events;
+mod plugins;
 mod secrets;
 
 use std::sync::{Arc, Mutex};
@@ -27,7 +28,9 @@ use crate::plugin::grants::{SecretError, Secrets};
 /// The store of an operator in Kubernetes.
 pub struct KubeStore {
     client: Client,
+    namespace: String,
     installation: String,
+    plugins: plugins::Seen,
     proxies: Cache<Proxy>,
     providers: Cache<Provider>,
     secrets: KubeSecrets,
@@ -51,7 +54,9 @@ impl KubeStore {
             proxies: Cache::new(Api::all(client.clone())),
             providers: Cache::new(Api::all(client.clone())),
             events: Events::start(client.clone(), namespace),
+            namespace: namespace.to_owned(),
             installation: installation.unwrap_or_default(),
+            plugins: plugins::Seen::default(),
             secrets,
             login_keys: Mutex::new(login_keys),
             client,

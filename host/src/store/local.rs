@@ -44,17 +44,16 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// Opens the database in `data` and reads it. `files` are folders below which `file` references of Providers may point.
+    /// Reads the database. `files` are folders below which `file` references of Providers may point.
     ///
     /// # Errors
-    /// When the database is damaged, of a later version, or locked by another process.
+    /// When an object in it cannot be read, or the disk fails.
     pub async fn open(
-        data: &Path,
+        database: Database,
         manifests: &Path,
         files: Vec<PathBuf>,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>, StoreError> {
-        let database = Database::open(&data.join("state.redb"))?;
         let installation =
             database.once("meta", "installation", || uuid::Uuid::new_v4().to_string().into_bytes()).await?;
         let key = database.once("keys", "login", || rand::random::<[u8; 32]>().to_vec()).await?;
@@ -72,11 +71,6 @@ impl LocalStore {
             folder: Folder::new(manifests),
             clock,
         }))
-    }
-
-    /// The database, for what else must survive.
-    pub fn database(&self) -> &Database {
-        &self.database
     }
 
     fn changed(&self, change: Change) {
