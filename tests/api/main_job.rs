@@ -2,112 +2,13 @@
 
 use std::process::Command;
 
-use proxy_operator::rest::auth::{Scope, mint};
-use proxy_operator_tests::apiserver::ApiServer;
-use proxy_operator_tests::process::{PATIENCE, Process};
+use proxy_operator_tests::bad_plugins::{BadPlugin, bad_plugins, guest};
+use proxy_operator_tests::process::PATIENCE;
 use proxy_operator_tests::{binary, root};
 use reqwest::Client;
 use serde_json::{Value, json};
 
-const CLOUD_TOKEN: &str = "sandbox-cloud-token-of-the-lab";
-
-/// An operator beside an API server and a sandbox cloud.
-struct Lab {
-    _operator: Process,
-    _judge: Process,
-    _cloud: Process,
-    rest: String,
-    judge: String,
-    cloud: String,
-    token: String,
-    client: Client,
-    dir: tempfile::TempDir,
-    api: ApiServer,
-}
-
-fn pack(file: &std::path::Path) -> String {
-    let packed = Command::new(binary()).args(["plugin", "pack"]).arg(file).output().unwrap();
-    assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
-    String::from_utf8(packed.stdout).unwrap()
-}
-
-impl Lab {
-    async fn start() -> Option<Self> {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let api = ApiServer::start()?;
-        api.apply_crds();
-        api.run(&["create", "namespace", "proxy-operator"], None);
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        std::fs::write(at("cloud-token"), CLOUD_TOKEN).unwrap();
-        let token_file = at("cloud-token").display().to_string();
-        let last = |line: &str| line.split_whitespace().last().unwrap().to_owned();
-        let (cloud, line) = Process::start(
-            &["sandbox-cloud", "--listen", "127.0.0.1:0", "--token-file", &token_file],
-            &at("cloud.log"),
-        );
-        let cloud_url = last(&line);
-        let (judge, line) = Process::start(&["judge", "--listen", "127.0.0.1:0"], &at("judge.log"));
-        let judge_url = last(&line);
-        let new = mint("crawler", "proxy-operator", &[Scope::Read, Scope::Allocate], &["default".into()], None);
-        api.run(&["apply", "-f", "-"], Some(&new.manifest));
-        let (kubeconfig, data) = (api.kubeconfig().display().to_string(), at("data").display().to_string());
-        let any = "127.0.0.1:0";
-        let (operator, line) = Process::start(
-            &[
-                "--log",
-                "info,proxy_operator=debug",
-                "run",
-                "--kubeconfig",
-                &kubeconfig,
-                "--data",
-                &data,
-                "--judge-url",
-                &judge_url,
-                "--rest-addr",
-                any,
-                "--health-addr",
-                any,
-                "--judge-addr",
-                any,
-                "--metrics-addr",
-                any,
-            ],
-            &at("operator.log"),
-        );
-        let rest = line.split_whitespace().find_map(|p| p.strip_prefix("rest=")).unwrap().to_owned();
-        let client = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
-        Some(Self {
-            _operator: operator,
-            _judge: judge,
-            _cloud: cloud,
-            rest,
-            judge: judge_url,
-            cloud: cloud_url,
-            token: new.token,
-            client,
-            dir,
-            api,
-        })
-    }
-
-    fn provider(&self) -> String {
-        format!(
-            "apiVersion: v1\nkind: Secret\nmetadata: {{name: cloud, namespace: proxy-operator, labels: {{crawl.example.com/provider-secret: \"true\"}}}}\nstringData: {{token: {CLOUD_TOKEN}}}\n---\napiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {{name: demo}}\nspec:\n  plugin: {{name: sandbox}}\n  connections:\n    cloud: {{http: {{baseUrl: \"{}\", permit: [loopback], auth: {{bearer: {{secretRef: {{name: cloud, key: token}}}}}}}}}}\n",
-            self.cloud
-        )
-    }
-
-    fn wait_for(&self, what: &str, object: &str) {
-        self.api.run(&["wait", &format!("--for={what}"), "--timeout=60s", object], None);
-    }
-
-    async fn machines(&self) -> usize {
-        let request = self.client.get(format!("{}/v1/instances", self.cloud)).bearer_auth(CLOUD_TOKEN);
-        let page: Value = request.send().await.unwrap().json().await.unwrap();
-        page["instances"].as_array().unwrap().len()
-    }
-}
+use crate::lab::{Lab, pack};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_a_config_map_to_a_page_fetched_through_a_leased_proxy() {
@@ -147,16 +48,14 @@ async fn from_a_config_map_to_a_page_fetched_through_a_leased_proxy() {
     assert_eq!(ids(), before);
 
     // A bad one is refused: an event on the ConfigMap, a reason on the Provider, and the running version stays.
-    let bad = lab.dir.path().join("sandbox.wasm");
-    std::fs::copy(root().join("bin/guests/wrong-version.wasm"), &bad).unwrap();
-    let packed = Command::new(binary()).args(["plugin", "pack"]).arg(&bad).output().unwrap();
-    assert!(!packed.status.success(), "pack refuses what would be refused");
-    let literal = format!("--from-file=sandbox.wasm={}", bad.display());
-    let manifest = api.run(
-        &["create", "configmap", "plugin-sandbox", "-n", "proxy-operator", &literal, "--dry-run=client", "-o", "json"],
-        None,
+    let bad = guest("wrong-version");
+    let file = lab.dir.path().join("sandbox.wasm");
+    std::fs::write(&file, &bad).unwrap();
+    assert!(
+        !Command::new(binary()).args(["plugin", "pack"]).arg(&file).output().unwrap().status.success(),
+        "pack refuses it"
     );
-    api.run(&["patch", "configmap", "plugin-sandbox", "-n", "proxy-operator", "--type=merge", "-p", &manifest], None);
+    lab.upload("sandbox", &bad);
     lab.wait_for("jsonpath={.status.conditions[0].reason}=PluginRefused", "pxp/demo");
     let condition =
         api.run(&["get", "pxp", "demo", "-o", "jsonpath={.status.conditions[0]} {.status.plugin.version}"], None);
@@ -166,29 +65,30 @@ async fn from_a_config_map_to_a_page_fetched_through_a_leased_proxy() {
             && condition.ends_with("9.9.9"),
         "{condition}"
     );
-    let until = std::time::Instant::now() + PATIENCE;
-    loop {
-        let events = api.run(
-            &[
-                "get",
-                "events",
-                "-n",
-                "proxy-operator",
-                "--field-selector",
-                "reason=PluginRefused",
-                "-o",
-                "jsonpath={.items[*].involvedObject.name} {.items[*].message}",
-            ],
-            None,
-        );
-        if events.contains("plugin-sandbox") && events.contains("crawl:provider@0.2.0") {
-            break;
-        }
-        assert!(std::time::Instant::now() < until, "{events}");
-    }
+    lab.wait_event("PluginRefused", "plugin-sandbox", "crawl:provider@0.2.0");
 
     // Everything goes, finalizers and machines too.
     api.run(&["delete", "px", "--all", "--timeout=60s"], None);
     assert_eq!(api.run(&["get", "px"], None), "");
     assert_eq!(lab.machines().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_refused_upload_is_an_event_on_its_config_map_and_a_condition_on_its_provider() {
+    let Some(lab) = Lab::start().await else { return };
+    let all = bad_plugins();
+    for BadPlugin { name, bytes, .. } in &all {
+        let provider = format!(
+            "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {{name: of-{name}}}\nspec: {{plugin: {{name: {name}}}}}\n"
+        );
+        lab.api.run(&["apply", "-f", "-"], Some(&provider));
+        lab.upload(name, bytes);
+    }
+    for BadPlugin { name, says, .. } in &all {
+        let provider = format!("pxp/of-{name}");
+        lab.wait_for("jsonpath={.status.conditions[0].reason}=PluginRefused", &provider);
+        let message = lab.api.run(&["get", &provider, "-o", "jsonpath={.status.conditions[0].message}"], None);
+        assert!(message.contains(says), "{name}: {message}");
+        lab.wait_event("PluginRefused", &format!("plugin-{name}"), says);
+    }
 }

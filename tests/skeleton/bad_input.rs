@@ -1,12 +1,9 @@
 //! Whatever people put in place: refused or ended with its own clear reason, while everything else keeps running.
 
 use proxy_operator::model::condition::Status;
+use proxy_operator::model::provider::Provider;
+use proxy_operator_tests::bad_plugins::{BadPlugin, bad_plugins, guest};
 use proxy_operator_tests::lab::{Lab, condition, condition_of, is_ready, proxy, proxy_of, text, wish};
-
-fn guest(name: &str) -> Vec<u8> {
-    std::fs::read(proxy_operator_tests::root().join("bin/guests").join(format!("{name}.wasm")))
-        .expect("tests/run builds it")
-}
 
 fn provider_of(plugin: &str) -> String {
     format!(
@@ -19,37 +16,16 @@ async fn bad_plugins_are_refused_each_with_its_own_reason_and_nothing_else_stops
     let lab = Lab::start().await;
     lab.put("a.yaml", &proxy("a", ""));
     lab.wait_ready(&["a"]).await;
-    let sandbox = std::fs::read(lab.path("plugins/sandbox.wasm")).unwrap();
-    let cases: Vec<(&str, Vec<u8>, &str)> = vec![
-        ("text", b"this is no wasm".to_vec(), "it is no WebAssembly file"),
-        ("truncated", sandbox[..sandbox.len() / 2].to_vec(), "the file is broken or cut off"),
-        ("no-contract", guest("no-contract"), "a core module without the contract's type information"),
-        (
-            "wrong-version",
-            guest("wrong-version"),
-            "built against crawl:provider@0.2.0, and this operator serves crawl:provider@0.1.0",
-        ),
-        (
-            "unknown-import",
-            guest("unknown-import"),
-            "it imports crawl:provider/teleport@0.1.0, which this operator does not provide",
-        ),
-        ("loop-describe", guest("loop-describe"), "it was still computing after 5 s"),
-        ("memory-describe", guest("memory-describe"), "it hit its memory limit of 64 MiB"),
-        ("panic-describe", guest("panic-describe"), "it panicked"),
-        ("misnamed", sandbox.clone(), "it calls itself \"sandbox\""),
-    ];
-    for (name, bytes, _) in &cases {
+    let all = bad_plugins();
+    for BadPlugin { name, bytes, .. } in &all {
         lab.put_plugin(&format!("{name}.wasm"), bytes);
         lab.put(&format!("of-{name}.yaml"), &provider_of(name));
     }
-    for (name, _, expected) in &cases {
-        let provider = lab
-            .wait_provider(&format!("of-{name}"), |p| condition(p).is_some_and(|c| c.reason == "PluginRefused"))
-            .await;
-        let ready = condition(&provider).unwrap();
+    for BadPlugin { name, says, .. } in &all {
+        let refused = |p: &Provider| condition(p).is_some_and(|c| c.reason == "PluginRefused");
+        let ready = condition(&lab.wait_provider(&format!("of-{name}"), refused).await).unwrap();
         assert_eq!(ready.status, Status::False);
-        assert!(ready.message.contains(expected), "{name}: {}", ready.message);
+        assert!(ready.message.contains(says), "{name}: {}", ready.message);
         assert!(ready.message.contains(&format!("plugin {name} from ")), "{}", ready.message);
     }
     // Everything else keeps running.
