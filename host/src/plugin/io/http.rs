@@ -87,10 +87,8 @@ impl Origin {
                 base.host_str().unwrap_or("?")
             ));
         }
-        if let Some(auth) = &spec.auth {
-            if let Some(kind) = unserved(auth) {
-                return Err(format!("http.auth.{kind} is not served by this version; bearer, basic and header are"));
-            }
+        if let Some(kind) = spec.auth.as_ref().and_then(unserved) {
+            return Err(format!("http.auth.{kind} is not served by this version; bearer, basic and header are"));
         }
         if spec.ca.is_some() {
             return Err("http.ca is not served by this version; leave it out".into());
