@@ -27,7 +27,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run the operator
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Show the main job on this machine: a sandbox cloud, real proxies, a lease
     Demo(demo::DemoArgs),
     /// Print the CRDs
@@ -79,7 +79,7 @@ pub fn main() -> std::process::ExitCode {
 
 async fn dispatch(command: Command) -> anyhow::Result<u8> {
     match command {
-        Command::Run(args) => run::run(args).await.map(|()| 0),
+        Command::Run(args) => run::run(*args).await.map(|()| 0),
         Command::Demo(args) => demo::demo(args).await.map(|()| 0),
         Command::Crd => {
             for crd in crate::model::manifest::crds() {
