@@ -42,6 +42,9 @@ pub enum StoreError {
     /// The object is gone.
     #[error("{0} does not exist")]
     NotFound(String),
+    /// Somebody else's object has the name.
+    #[error("{0}")]
+    Taken(String),
     /// The store itself failed.
     #[error("the store failed: {0}")]
     Unavailable(String),
@@ -143,6 +146,10 @@ pub trait Store: Secrets {
 
     /// The login in a Secret (keys `username`, `password`) of a Proxy's own namespace.
     async fn proxy_login(&self, namespace: &str, secret: &NameRef) -> Result<Login, SecretError>;
+
+    /// Writes a Proxy's login into a Secret of its namespace, owned by it (`auth.publishSecret`). The same one again writes
+    /// nothing.
+    async fn publish_login(&self, proxy: &Proxy, secret: &str, login: &Login) -> Result<(), StoreError>;
 
     /// Secrets of the operator that hold the digests of API tokens (label `crawl.example.com/api-token: "true"`).
     async fn token_secrets(&self) -> Result<Vec<LabelledSecret>, StoreError>;

@@ -191,6 +191,10 @@ impl Store for KubeStore {
         self.secrets.login(namespace, &secret.name).await
     }
 
+    async fn publish_login(&self, proxy: &Proxy, secret: &str, login: &Login) -> Result<(), StoreError> {
+        self.secrets.publish(proxy, secret, login).await
+    }
+
     async fn token_secrets(&self) -> Result<Vec<LabelledSecret>, StoreError> {
         Ok(self.secrets.tokens())
     }

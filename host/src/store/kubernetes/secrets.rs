@@ -7,7 +7,7 @@ use std::path::Path;
 use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::Client;
+use kube::{Client, Resource, ResourceExt};
 use kube::api::{Api, PostParams};
 use kube::core::{ObjectMeta, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
@@ -18,6 +18,7 @@ use super::store_error;
 use crate::model::login::{Login, LoginKey};
 use crate::model::manifest::SecretManifest;
 use crate::model::provider::Source;
+use crate::model::proxy::Proxy;
 use crate::model::secret::SecretBytes;
 use crate::model::{API_TOKEN_LABEL, PROVIDER_SECRET_LABEL};
 use crate::plugin::grants::SecretError;
@@ -66,6 +67,37 @@ impl Secrets {
     pub async fn login(&self, namespace: &str, name: &str) -> Result<Login, SecretError> {
         let api = Api::namespaced(self.client.clone(), namespace);
         login(&self.get(&api, namespace, name).await?)
+    }
+
+    /// Writes a login into a Secret that the Proxy owns; one that it does not own is left alone.
+    pub async fn publish(&self, proxy: &Proxy, name: &str, login: &Login) -> Result<(), StoreError> {
+        let namespace = proxy.namespace().unwrap_or_default();
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
+        let what = format!("Secret {namespace}/{name}");
+        let values = [("username", login.username.as_bytes()), ("password", login.password.expose())];
+        let data: BTreeMap<String, ByteString> =
+            values.map(|(key, value)| (key.to_owned(), ByteString(value.to_vec()))).into();
+        let found = api.get_opt(name).await.map_err(|e| store_error(&what, e))?;
+        let ours = |secret: &Secret| secret.owner_references().iter().any(|owner| Some(&owner.uid) == proxy.uid().as_ref());
+        match found {
+            Some(found) if !ours(&found) => Err(StoreError::Taken(format!(
+                "{what} exists and is not this Proxy's: choose another name for spec.auth.publishSecret, or delete it"
+            ))),
+            Some(found) if found.data.as_ref() == Some(&data) => Ok(()),
+            Some(mut found) => {
+                found.data = Some(data);
+                api.replace(name, &PostParams::default(), &found).await.map(drop).map_err(|e| store_error(&what, e))
+            }
+            None => {
+                let metadata = ObjectMeta {
+                    name: Some(name.to_owned()),
+                    owner_references: proxy.controller_owner_ref(&()).map(|owner| vec![owner]),
+                    ..ObjectMeta::default()
+                };
+                let secret = Secret { metadata, data: Some(data), ..Secret::default() };
+                api.create(&PostParams::default(), &secret).await.map(drop).map_err(|e| store_error(&what, e))
+            }
+        }
     }
 
     /// The Secrets with the digests of API tokens.

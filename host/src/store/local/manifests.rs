@@ -351,6 +351,10 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, String> {
     }
     let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
     let manifests = parse(&text).map_err(|e| e.to_string())?;
+    let publishes = |m: &Manifest| matches!(m, Manifest::Proxy(p) if p.spec.auth.publish_secret.is_some());
+    if manifests.iter().any(publishes) {
+        return Err("spec.auth.publishSecret: standalone there is no Secret to publish into; leave it out".into());
+    }
     let mode = meta.permissions().mode() & 0o777;
     if mode & 0o077 != 0 && manifests.iter().any(|m| matches!(m, Manifest::Secret(_))) {
         return Err(format!("it holds a Secret and its mode is {mode:04o}: run `chmod 600 {}`", path.display()));
