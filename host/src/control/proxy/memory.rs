@@ -162,6 +162,8 @@ impl Memory {
             self.deleting = true;
             self.rebuild = None;
             self.trouble.take_if(|t| !matches!(t.error.kind, ErrorKind::RateLimited(_)));
+            // Absent before a create that failed says nothing about what that create left behind.
+            self.seen.take_if(|seen| seen.state.is_none());
         }
     }
 
