@@ -106,6 +106,11 @@ mod tests {
 
     #[test]
     fn the_operations_page_lists_every_metric_and_no_other() {
+        // A family without a value is not served.
+        METRICS.called("get", "ok", Duration::ZERO);
+        for family in [&METRICS.reconciles, &METRICS.leases, &METRICS.probes] {
+            family.get_or_create(&Outcome { outcome: "success" });
+        }
         let text = METRICS.text();
         let page = include_str!("../../../docs/operations.md");
         let mut served: Vec<_> =

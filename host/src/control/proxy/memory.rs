@@ -164,6 +164,8 @@ impl Memory {
             self.seen.take_if(|seen| !matches!(seen.state, None | Some(State::Deleting)));
             self.rebuild = None;
             self.trouble.take_if(|t| !matches!(t.error.kind, ErrorKind::RateLimited(_)));
+            // Absent before a create that failed says nothing about what that create left behind.
+            self.seen.take_if(|seen| seen.state.is_none());
         }
     }
 
