@@ -86,7 +86,7 @@ async fn lend(allocator: &Allocator, mode: Mode, budget: Duration) -> Vec<Durati
         let lease = allocator.acquire(&wish, allocator.now(), Duration::ZERO).await;
         times.push(asked.elapsed());
         let lease = lease.unwrap_or_else(|refusal| panic!("{refusal:?}"));
-        allocator.release(&lease.id, None).await.unwrap_or_else(|e| panic!("{e:?}"));
+        allocator.release(&lease.id, None).unwrap_or_else(|e| panic!("{e:?}"));
     }
     times
 }

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 
 use super::absorb::absorb;
 use super::decide::{Call, Step, is_foreign, next};
+use super::publish::Published;
 use super::summary::{lack, summarize};
 use super::{Facts, Listed, Memory, ProviderFacts, Seen};
 use crate::control::provider::Providers;
@@ -55,6 +56,7 @@ struct Known {
     uid: String,
     memory: Memory,
     listed: Option<Listed>,
+    published: Option<Published>,
 }
 
 impl Driver {
@@ -301,6 +303,9 @@ impl Driver {
             _ if memory.seen.is_some() => self.health.forget(&key),
             _ => {}
         }
+        if let (true, Ok(Some(login))) = (running, &login) {
+            self.publish(proxy, login).await;
+        }
         self.offer(proxy, memory, facts, login);
         let wanted = summarize(proxy, memory, facts);
         if proxy.status.as_ref() == Some(&wanted) {
@@ -343,7 +348,7 @@ impl Driver {
         }
     }
 
-    fn tell(&self, key: &ProxyKey, severity: Severity, reason: &str, message: String) {
+    pub(super) fn tell(&self, key: &ProxyKey, severity: Severity, reason: &str, message: String) {
         self.store.event(Event {
             regarding: Regarding::Proxy(key.clone()),
             severity,
@@ -361,7 +366,19 @@ impl Driver {
         let mut known = self.lock();
         match known.get_mut(key) {
             Some(known) => known.memory = memory,
-            None => drop(known.insert(key.clone(), Known { uid: uid.to_owned(), memory, listed: None })),
+            None => {
+                drop(known.insert(key.clone(), Known { uid: uid.to_owned(), memory, listed: None, published: None }))
+            }
+        }
+    }
+
+    pub(super) fn published(&self, key: &ProxyKey) -> Option<Published> {
+        self.lock().get(key).and_then(|known| known.published.clone())
+    }
+
+    pub(super) fn remember_published(&self, key: &ProxyKey, published: Published) {
+        if let Some(known) = self.lock().get_mut(key) {
+            known.published = Some(published);
         }
     }
 

@@ -7,11 +7,11 @@ use std::path::Path;
 use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::{Client, Resource, ResourceExt};
 use kube::api::{Api, PostParams};
 use kube::core::{ObjectMeta, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
+use kube::{Client, Resource, ResourceExt};
 
 use super::cache::Cache;
 use super::store_error;
@@ -78,7 +78,8 @@ impl Secrets {
         let data: BTreeMap<String, ByteString> =
             values.map(|(key, value)| (key.to_owned(), ByteString(value.to_vec()))).into();
         let found = api.get_opt(name).await.map_err(|e| store_error(&what, e))?;
-        let ours = |secret: &Secret| secret.owner_references().iter().any(|owner| Some(&owner.uid) == proxy.uid().as_ref());
+        let ours =
+            |secret: &Secret| secret.owner_references().iter().any(|owner| Some(&owner.uid) == proxy.uid().as_ref());
         match found {
             Some(found) if !ours(&found) => Err(StoreError::Taken(format!(
                 "{what} exists and is not this Proxy's: choose another name for spec.auth.publishSecret, or delete it"
