@@ -51,10 +51,8 @@ fn each_module_uses_only_those_before_it() {
         let own = place(&module).unwrap_or_else(|| panic!("{file}: module {module} has no place in the order"));
         for used in text.split("crate::").skip(1) {
             let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            if let Some(used_at) = place(&used) {
-                if used_at > own {
-                    wrong.push(format!("{file}: {module} uses {used}"));
-                }
+            if place(&used).is_some_and(|used_at| used_at > own) {
+                wrong.push(format!("{file}: {module} uses {used}"));
             }
         }
         let alone = ["forward_proxy", "sandbox_cloud"].contains(&module.as_str());
