@@ -253,3 +253,7 @@ impl Drop for Unanswered<'_> {
         self.allocator.freed.notify_waiters();
     }
 }
+
+#[cfg(test)]
+#[path = "allocator_tests.rs"]
+mod tests;

@@ -83,10 +83,17 @@ pub fn crds() -> [Value; 2] {
 /// # Errors
 /// The first document that is wrong refuses the whole file, so that a half-written file changes nothing.
 pub fn parse(text: &str) -> Result<Vec<Manifest>, ManifestError> {
+    let refuse = |e: serde_saphyr::Error| {
+        // The parser quotes the lines around the fault: never of what may be a Secret.
+        ManifestError::Yaml(match e.location() {
+            _ if !text.contains("Secret") => e.to_string(),
+            Some(at) => format!("wrong at line {}, column {}", at.line(), at.column()),
+            None => "the parser names no line".into(),
+        })
+    };
     // YAML 1.2: a Proxy called `y` or `on` is no boolean.
     let options = serde_saphyr::options! { strict_booleans: true };
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple_with_options(text, options).map_err(|e| ManifestError::Yaml(e.to_string()))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(refuse)?;
     documents.into_iter().filter(|d| !d.is_null()).map(parse_document).collect()
 }
 

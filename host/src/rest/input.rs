@@ -23,6 +23,11 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for Body<T> {
         if bytes.is_empty() {
             return Ok(Self(T::default()));
         }
+        // An array would be read as fields in the order in which they happen to be declared.
+        if bytes.trim_ascii_start().first() == Some(&b'[') {
+            let message = "a JSON object is needed".to_owned();
+            return Err(Problem::invalid(vec![FieldError { pointer: String::new(), message }]));
+        }
         serde_json::from_slice(&bytes).map(Self).map_err(|e| Problem::invalid(explain::<T>(&bytes, &e)))
     }
 }

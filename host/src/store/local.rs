@@ -148,16 +148,12 @@ impl Store for LocalStore {
 
     async fn delete_proxy(&self, key: &ProxyKey) -> Result<(), StoreError> {
         self.bury("proxies", &key.to_string(), self.objects.get(&key.to_string()).map(|o| o.metadata.clone())).await?;
-        self.objects.delete(&key.to_string(), self.clock.wall()).await?;
-        self.changed(Change::Proxy(key.clone()));
-        Ok(())
+        self.remove_proxy(key).await
     }
 
     async fn delete_provider(&self, name: &str) -> Result<(), StoreError> {
         self.bury("providers", name, self.provider_objects.get(name).map(|o| o.metadata.clone())).await?;
-        self.provider_objects.delete(name, self.clock.wall()).await?;
-        self.changed(Change::Provider(name.to_owned()));
-        Ok(())
+        self.remove_provider(name).await
     }
 
     async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError> {
@@ -199,6 +195,18 @@ impl Store for LocalStore {
 }
 
 impl LocalStore {
+    async fn remove_proxy(&self, key: &ProxyKey) -> Result<(), StoreError> {
+        self.objects.delete(&key.to_string(), self.clock.wall()).await?;
+        self.changed(Change::Proxy(key.clone()));
+        Ok(())
+    }
+
+    async fn remove_provider(&self, name: &str) -> Result<(), StoreError> {
+        self.provider_objects.delete(name, self.clock.wall()).await?;
+        self.changed(Change::Provider(name.to_owned()));
+        Ok(())
+    }
+
     /// Remembers that an object was deleted by command, so that its manifest does not bring it back until it is edited.
     async fn bury(&self, table: &str, key: &str, metadata: Option<kube::core::ObjectMeta>) -> Result<(), StoreError> {
         let digest = metadata.and_then(|m| m.annotations?.remove(manifests::DIGEST_ANNOTATION));

@@ -326,7 +326,12 @@ fn next_deleting(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
     }
     let state = match memory.seen.clone() {
         Some(seen) if seen.state.is_none() => {
-            return memory.doubts(&seen, provider, facts.now).unwrap_or(Step::Finalizer(false));
+            return match memory.doubts(&seen, provider, facts.now) {
+                None => Step::Finalizer(false),
+                // What was deleted once without a look is made sure of in the same way.
+                Some(Step::Call(_)) if memory.get_is_hopeless => Step::Call(Call::Delete),
+                Some(step) => step,
+            };
         }
         None if !memory.get_is_hopeless => return Step::Call(Call::Get),
         seen => seen.and_then(|s| s.state),

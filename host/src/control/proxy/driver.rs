@@ -439,3 +439,7 @@ fn is_progress(reason: &str) -> bool {
             | "Paused"
     )
 }
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

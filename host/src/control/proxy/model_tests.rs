@@ -1,7 +1,8 @@
 //! Random schedules against a simulated backend: calls that fail, creates that land late, instances that vanish, an operator
 //! that crashes between any two steps, and a user who edits and deletes. Once the faults stop, what was asked for is there.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -20,7 +21,7 @@ use crate::model::proxy::Proxy;
 
 const SCHEDULES: u64 = 2_000;
 /// How long things go wrong, and how long they may then take to come right.
-const FAULTS_END: Duration = Duration::from_secs(7_200);
+const FAULTS_END: Duration = Duration::from_secs(2_400);
 const RIGHT_AFTER: Duration = Duration::from_secs(4 * 3_600);
 const PLACES: [&str; 3] = ["a", "b", "c"];
 
@@ -40,17 +41,20 @@ struct World {
     /// Starts of this run's clock: a restart begins at nought.
     started: Duration,
     machines: BTreeMap<Id, Machine>,
+    /// Names that something of others has.
+    foreign: BTreeSet<Id>,
     /// Creates under way: when they land.
     late: Vec<(Duration, Id)>,
     proxy: Proxy,
     memory: Memory,
     epoch: u64,
     released: bool,
-    trace: Vec<String>,
+    /// What happened, kept where one seed is looked into.
+    trace: Option<RefCell<Vec<String>>>,
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, traced: bool) -> Self {
         let proxy = mk_proxy();
         let memory = Memory::new(&proxy, Duration::ZERO);
         Self {
@@ -59,25 +63,33 @@ impl World {
             now: Duration::ZERO,
             started: Duration::ZERO,
             machines: BTreeMap::new(),
+            foreign: BTreeSet::new(),
             late: vec![],
             proxy,
             memory,
             epoch: 1,
             released: false,
-            trace: vec![],
+            trace: traced.then(RefCell::default),
         }
     }
 
     fn fail(&self, what: &str) -> ! {
-        let tail = self.trace.len().saturating_sub(60);
+        let trace = self.trace.as_ref().map(|trace| trace.borrow().join("\n"));
+        let trace = trace.unwrap_or_else(|| "MODEL_SEED=… of this seed shows its steps".into());
         panic!(
             "seed {}: {what} at {:?}\nmachines {:?}\n{}\n{:#?}",
             self.seed,
             self.now,
             self.machines.keys(),
-            self.trace[tail..].join("\n"),
+            trace,
             self.memory
         );
+    }
+
+    fn note(&self, what: impl FnOnce() -> String) {
+        if let Some(trace) = &self.trace {
+            trace.borrow_mut().push(what());
+        }
     }
 
     fn faulty(&self) -> bool {
@@ -103,7 +115,7 @@ impl World {
     }
 
     fn crash(&mut self) {
-        self.trace.push(format!("{:?} crash", self.now));
+        self.note(|| format!("{:?} crash", self.now));
         self.started = self.now;
         self.memory = Memory::new(&self.proxy, Duration::ZERO);
     }
@@ -112,7 +124,7 @@ impl World {
         self.now += by;
         let now = self.now;
         for (_, id) in self.late.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
-            self.trace.push(format!("{now:?} a late create lands: {id:?}"));
+            self.note(|| format!("{now:?} a late create lands: {id:?}"));
             self.land(id);
         }
     }
@@ -120,6 +132,9 @@ impl World {
     /// Idempotent by (incarnation, placement), as the contract asks.
     fn land(&mut self, id: Id) {
         let deletes = self.random.random_range(1..=3);
+        if self.foreign.contains(&id) {
+            return;
+        }
         self.machines.entry(id).or_insert(Machine { state: State::Creating, deletes });
     }
 
@@ -128,7 +143,7 @@ impl World {
         if self.odds(3) {
             self.proxy.spec.port = self.random.random_range(1..5);
             self.proxy.metadata.generation = self.proxy.metadata.generation.map(|g| g + 1);
-            self.trace.push(format!("{:?} another spec", self.now));
+            self.note(|| format!("{:?} another spec", self.now));
         }
         if self.odds(1) {
             self.epoch += 1;
@@ -136,11 +151,11 @@ impl World {
         if self.odds(1) && self.seed.is_multiple_of(2) {
             self.proxy.metadata.deletion_timestamp =
                 Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
-            self.trace.push(format!("{:?} deleted by its user", self.now));
+            self.note(|| format!("{:?} deleted by its user", self.now));
         }
         if self.odds(3) {
             let gone = self.machines.pop_first();
-            self.trace.push(format!("{:?} vanishes: {:?}", self.now, gone.map(|(id, _)| id)));
+            self.note(|| format!("{:?} vanishes: {:?}", self.now, gone.map(|(id, _)| id)));
         }
         if self.odds(5) {
             let states = [State::Stopped, State::Failed("f".into()), State::Unknown("u".into()), State::Deleting];
@@ -148,6 +163,12 @@ impl World {
             if let Some(machine) = self.machines.values_mut().next() {
                 machine.state = state;
             }
+        }
+        if self.odds(3) && !self.machines.contains_key(&self.id()) {
+            self.foreign.insert(self.id());
+        }
+        if self.odds(20) || !self.faulty() {
+            self.foreign.clear();
         }
         if self.odds(5) {
             self.crash();
@@ -201,6 +222,9 @@ impl World {
         }
         if let Some(error) = self.trouble() {
             return Err(error);
+        }
+        if self.foreign.contains(&id) && matches!(call, Call::Create | Call::Get | Call::Delete) {
+            return Err(CallError::new(ErrorKind::Foreign, "of somebody else"));
         }
         Ok(match call {
             Call::Validate => Answer::Validated(vec![]),
@@ -262,11 +286,10 @@ impl World {
                     }
                     let decided_on = self.proxy.clone();
                     let answer = self.call(&call);
-                    let what = match &answer {
-                        Ok(answer) => format!("{answer:?}").chars().take(90).collect::<String>(),
-                        Err(error) => error.kind.label().to_owned(),
-                    };
-                    self.trace.push(format!("{:?} {} of {:?}: {what}", self.now, call.function(), self.id()));
+                    self.note(|| {
+                        let what = answer.as_ref().map_err(|e| e.kind.label());
+                        format!("{:?} {} of {:?}: {what:?}", self.now, call.function(), self.id())
+                    });
                     let took = Duration::from_millis(self.random.random_range(1..2_000));
                     self.pass_time(took);
                     if self.odds(4) {
@@ -311,6 +334,7 @@ impl World {
         if self.released {
             self.pass_time(CALL_TIMEOUT + SURE);
         }
+        self.foreign.clear();
         let until = self.now.max(FAULTS_END) + RIGHT_AFTER;
         while !self.is_right() {
             if self.now > until {
@@ -329,6 +353,6 @@ impl World {
 fn whatever_goes_wrong_one_instance_serves_in_the_end_or_none_is_left() {
     let only = std::env::var("MODEL_SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in only.map_or(0..SCHEDULES, |seed: u64| seed..seed + 1) {
-        World::new(seed).run();
+        World::new(seed, only.is_some()).run();
     }
 }

@@ -3,7 +3,7 @@
 //! A file that is half-written or wrong keeps its old objects. An object goes when its manifest vanishes, but never
 //! because of doubt: not while any file is wrong, not when the folder is empty, not when over half would go at once.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
+use super::database::Write;
 use super::objects::Objects;
 use super::{Change, LocalStore};
 use crate::model::manifest::{Manifest, SecretManifest, parse};
@@ -36,6 +37,8 @@ const FILE_ANNOTATION: &str = "crawl.example.com/manifest";
 const RESCAN: Duration = Duration::from_secs(30);
 /// Several notices in a row are one change.
 const SETTLE: Duration = Duration::from_millis(50);
+/// A file that was written so recently may be cut off between two documents: nothing goes because it lacks in it.
+const UNFINISHED: Duration = Duration::from_secs(5);
 /// A manifest file is no larger.
 const FILE_BYTES: u64 = 4 << 20;
 
@@ -69,6 +72,8 @@ struct Wanted {
     providers: BTreeMap<String, (Provider, String)>,
     secrets: BTreeMap<String, SecretManifest>,
     files: usize,
+    /// Files that were written a moment ago.
+    fresh: BTreeSet<String>,
     problems: BTreeMap<String, String>,
 }
 
@@ -131,6 +136,9 @@ impl LocalStore {
             }
         }
         self.remove_vanished(&mut wanted).await;
+        if let Err(error) = self.unbury(&wanted).await {
+            wanted.problems.insert(String::new(), error.to_string());
+        }
         self.tell(wanted.problems);
     }
 
@@ -157,6 +165,9 @@ impl LocalStore {
                     memory.good.get(&file).cloned().unwrap_or_default()
                 }
             };
+            if written_within(&path, UNFINISHED) {
+                wanted.fresh.insert(file.clone());
+            }
             for manifest in manifests.iter() {
                 if let Some(what) = wanted.add(manifest, &file) {
                     wanted
@@ -236,9 +247,29 @@ impl LocalStore {
         update.await.map(|_| true).map_err(fail)
     }
 
+    /// Forgets what was deleted by command once its manifest is gone: put there again, it counts.
+    async fn unbury(&self, wanted: &Wanted) -> Result<(), StoreError> {
+        if !wanted.problems.is_empty() {
+            return Ok(());
+        }
+        let there = |key: &str| match key.split_once('/') {
+            Some(("proxies", key)) => wanted.proxies.contains_key(key),
+            Some(("providers", name)) => wanted.providers.contains_key(name),
+            _ => false,
+        };
+        let buried = self.database.all("buried")?;
+        let gone: Vec<_> =
+            buried.into_iter().filter(|(key, _)| !there(key)).map(|(key, _)| Write::remove("buried", key)).collect();
+        if gone.is_empty() { Ok(()) } else { self.database.write(gone).await }
+    }
+
     /// Deletes objects whose manifests are gone, if that is beyond doubt.
     async fn remove_vanished(&self, wanted: &mut Wanted) {
         let from_folder = |annotations: &BTreeMap<String, String>| annotations.contains_key(FILE_ANNOTATION);
+        // What a file that is just being written holds no more may be back in a moment.
+        let may_return = |annotations: &BTreeMap<String, String>| {
+            annotations.get(FILE_ANNOTATION).is_some_and(|file| wanted.fresh.contains(file))
+        };
         let proxies: Vec<_> =
             self.proxies().into_iter().filter(|p| from_folder(p.annotations()) && !p.is_deleting()).collect();
         let providers: Vec<_> = self
@@ -249,11 +280,16 @@ impl LocalStore {
         let total = proxies.len() + providers.len();
         let proxies: Vec<_> = proxies
             .into_iter()
+            .filter(|p| !may_return(p.annotations()))
             .map(|p| ProxyKey::of(&p))
             .filter(|key| !wanted.proxies.contains_key(&key.to_string()))
             .collect();
-        let providers: Vec<_> =
-            providers.into_iter().map(|p| p.name_any()).filter(|name| !wanted.providers.contains_key(name)).collect();
+        let providers: Vec<_> = providers
+            .into_iter()
+            .filter(|p| !may_return(p.annotations()))
+            .map(|p| p.name_any())
+            .filter(|name| !wanted.providers.contains_key(name))
+            .collect();
         let vanished = proxies.len() + providers.len();
         if vanished == 0 {
             return;
@@ -272,12 +308,12 @@ impl LocalStore {
             return;
         }
         for key in proxies {
-            if let Err(error) = self.delete_proxy(&key).await {
+            if let Err(error) = self.remove_proxy(&key).await {
                 wanted.problems.insert(key.to_string(), error.to_string());
             }
         }
         for name in providers {
-            if let Err(error) = self.delete_provider(&name).await {
+            if let Err(error) = self.remove_provider(&name).await {
                 wanted.problems.insert(name, error.to_string());
             }
         }
@@ -355,11 +391,21 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, String> {
     if manifests.iter().any(publishes) {
         return Err("spec.auth.publishSecret: standalone there is no Secret to publish into; leave it out".into());
     }
+    if text.trim().is_empty() {
+        // Editors empty a file before they write it; and a full disk leaves it so.
+        return Err("it is empty; remove the file if its objects are to go".into());
+    }
     let mode = meta.permissions().mode() & 0o777;
     if mode & 0o077 != 0 && manifests.iter().any(|m| matches!(m, Manifest::Secret(_))) {
         return Err(format!("it holds a Secret and its mode is {mode:04o}: run `chmod 600 {}`", path.display()));
     }
     Ok(manifests)
+}
+
+fn written_within(path: &Path, time: Duration) -> bool {
+    let written = fs::metadata(path).and_then(|meta| meta.modified());
+    // A date in the future is not long ago.
+    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < time))
 }
 
 fn hidden(path: &Path) -> bool {

@@ -219,3 +219,63 @@ async fn objects_survive_a_restart() {
     };
     assert_eq!((again.proxies()[0].uid(), again.installation()), (uid, installation.as_str()));
 }
+
+/// Its manifest's digest was once kept as if a command had deleted it, so that a restored file had no effect.
+#[tokio::test]
+async fn a_manifest_that_is_put_back_brings_its_object_back() {
+    let lab = Lab::new().await;
+    for name in ["a", "b", "c"] {
+        lab.put(&format!("{name}.yaml"), &proxy(name, "")).await;
+    }
+    lab.remove(&["b.yaml"]).await;
+    assert_eq!(lab.names(), ["default/a", "default/c"]);
+    lab.put("b.yaml", &proxy("b", "")).await;
+    assert_eq!(lab.names(), ["default/a", "default/b", "default/c"]);
+    lab.store.delete_proxy(&ProxyKey { namespace: "default".into(), name: "b".into() }).await.unwrap();
+    lab.remove(&["b.yaml"]).await;
+    lab.put("b.yaml", &proxy("b", "")).await;
+    assert_eq!(lab.names().len(), 3, "taken away and put back is an edit");
+}
+
+/// Editors empty a file before they write it, and a write can be cut off between two documents.
+#[tokio::test]
+async fn a_file_that_is_being_written_deletes_nothing() {
+    let lab = Lab::new().await;
+    for name in ["a", "b"] {
+        lab.put(&format!("{name}.yaml"), &proxy(name, "")).await;
+    }
+    let both = format!("{}---\n{}", proxy("c", ""), proxy("d", ""));
+    lab.put("c.yaml", &both).await;
+    lab.put("c.yaml", "").await;
+    assert_eq!(lab.names().len(), 4);
+    assert!(lab.last_event().message.contains("it is empty"), "{:?}", lab.last_event());
+    lab.put("c.yaml", &proxy("c", "")).await;
+    assert_eq!(lab.names().len(), 4, "the rest may follow");
+    let file = fs::File::open(lab.folder().join("c.yaml")).unwrap();
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(6)).unwrap();
+    lab.store.apply_manifests().await;
+    assert_eq!(lab.names(), ["default/a", "default/b", "default/c"], "it does not");
+}
+
+#[tokio::test]
+async fn a_broken_secret_is_told_without_its_value() {
+    let lab = Lab::new().await;
+    let head = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData:\n";
+    for body in [
+        "  k: hunter2-hunter2\n  k: [\n",
+        "  k: \"hunter2-hunter2\n",
+        "  k: hunter2-hunter2\n bad: hunter2-hunter2\n",
+        "  k: {hunter2-hunter2: hunter2-hunter2}\n",
+        "  k: [hunter2-hunter2]\n",
+        "  k: hunter2-hunter2\ndata: {j: hunter2-hunter2}\n",
+        "  k: !!int hunter2-hunter2\n",
+        "  k: *hunter2-hunter2\n",
+    ] {
+        write(&lab.folder().join("s.yaml"), &format!("{head}{body}"), 0o600);
+        lab.store.apply_manifests().await;
+        for event in lab.store.events() {
+            assert!(!event.message.contains("hunter2"), "{}", event.message);
+        }
+    }
+    assert!(!lab.store.events().is_empty());
+}

@@ -1,0 +1,154 @@
+//! What the driver keeps, tells and stores around the decisions.
+
+use super::*;
+use crate::control::proxy::lab::mk_instance;
+use crate::lease::id::Signer;
+use crate::lease::ledger::LocalLedger;
+use crate::lease::{Reason, Refusal, Wish};
+use crate::model::clock::ManualClock;
+use crate::model::instance::Owner;
+use crate::plugin::engine::Runtime;
+use crate::plugin::load::Loader;
+use crate::plugin::registry::Registry;
+use crate::store::local::LocalStore;
+use crate::store::local::database::Database;
+
+struct Lab {
+    driver: Driver,
+    store: Arc<LocalStore>,
+    clock: Arc<ManualClock>,
+    dir: tempfile::TempDir,
+}
+
+const MANIFEST: &str =
+    "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {name: a, namespace: n}\nspec: {provider: p}\n";
+
+fn key() -> ProxyKey {
+    ProxyKey { namespace: "n".into(), name: "a".into() }
+}
+
+impl Lab {
+    /// One Proxy whose Provider does not exist.
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let manifests = dir.path().join("manifests");
+        std::fs::create_dir(&manifests).unwrap();
+        std::fs::write(manifests.join("a.yaml"), MANIFEST).unwrap();
+        let clock = Arc::new(ManualClock::default());
+        let database = Database::open(&dir.path().join("data/state.redb")).unwrap();
+        let store = LocalStore::open(database.clone(), &manifests, vec![], clock.clone()).await.unwrap();
+        store.apply_manifests().await;
+        let ledger = LocalLedger::open(database.clone()).await.unwrap();
+        let allocator = Allocator::new(Arc::new(ledger), Signer::new(vec![1; 32].into()), clock.clone()).unwrap();
+        let loader = Loader::new(Runtime::new(None).unwrap(), clock.clone()).unwrap();
+        let registry = Arc::new(Registry::new(Arc::new(loader)));
+        let objects: Arc<dyn Store> = store.clone();
+        let providers = Arc::new(Providers::new(objects.clone(), registry, clock.clone()));
+        let driver = Driver::new(
+            objects,
+            providers,
+            Engine::new().0,
+            Arc::new(allocator),
+            clock.clone(),
+            "http://127.0.0.1:1/judge".into(),
+        );
+        Self { driver, store, clock, dir }
+    }
+
+    fn proxy(&self) -> Arc<Proxy> {
+        self.store.proxy(&key()).unwrap()
+    }
+
+    async fn refusal(&self) -> Refusal {
+        let wish = Wish { namespaces: vec!["n".into()], ttl: Duration::from_secs(60), ..Wish::default() };
+        self.driver.allocator.acquire(&wish, self.clock.monotonic(), Duration::ZERO).await.unwrap_err()
+    }
+}
+
+/// After a restart crawlers were told that no Proxy ever fits, and took their business elsewhere.
+#[tokio::test]
+async fn before_the_first_pass_crawlers_are_told_to_come_again() {
+    let lab = Lab::new().await;
+    assert!(matches!(lab.refusal().await, Refusal::Later(Reason::Scaling, _)));
+}
+
+#[tokio::test]
+async fn a_proxy_that_was_never_placed_fits_all_the_same() {
+    let lab = Lab::new().await;
+    lab.driver.reconcile(&key()).await.unwrap();
+    assert!(matches!(lab.refusal().await, Refusal::Later(Reason::NoneHealthy, _)));
+}
+
+/// Its memory, and what the allocator knew of it, once stayed for ever.
+#[tokio::test]
+async fn nothing_is_kept_of_a_proxy_that_went_without_a_finalizer() {
+    let lab = Lab::new().await;
+    lab.driver.reconcile(&key()).await.unwrap();
+    assert_eq!(lab.driver.lock().len(), 1);
+    lab.store.delete_proxy(&key()).await.unwrap();
+    assert_eq!(lab.driver.reconcile(&key()).await.unwrap(), None);
+    assert_eq!(lab.driver.lock().len(), 0);
+    assert_eq!(lab.refusal().await, Refusal::NoMatch);
+}
+
+#[tokio::test]
+async fn a_proxy_made_anew_under_the_same_name_is_another_one() {
+    let lab = Lab::new().await;
+    lab.driver.reconcile(&key()).await.unwrap();
+    let old = lab.proxy().uid().unwrap();
+    lab.store.delete_proxy(&key()).await.unwrap();
+    std::fs::write(lab.dir.path().join("manifests/a.yaml"), MANIFEST.replace("spec: {", "spec: {port: 81, ")).unwrap();
+    lab.store.apply_manifests().await;
+    assert_ne!(lab.proxy().uid().unwrap(), old);
+    lab.driver.lock().get_mut(&key()).unwrap().memory.searched = true;
+    lab.driver.reconcile(&key()).await.unwrap();
+    assert!(!lab.driver.lock()[&key()].memory.searched);
+}
+
+/// A user's edit during a long call once lost the call's answer, and with it the instance's address.
+#[tokio::test]
+async fn an_edit_during_a_call_does_not_lose_its_answer() {
+    let lab = Lab::new().await;
+    let decided_on = lab.proxy();
+    std::fs::write(lab.dir.path().join("manifests/a.yaml"), MANIFEST.replace("spec: {", "spec: {port: 81, ")).unwrap();
+    lab.store.apply_manifests().await;
+    let status = ProxyStatus { address: Some("192.0.2.1:1".into()), ..ProxyStatus::default() };
+    lab.driver.store_status(&decided_on, status.clone()).await.unwrap();
+    assert_eq!((lab.proxy().status.clone(), lab.proxy().spec.port), (Some(status.clone()), 81));
+    let again = lab.driver.store_status(&decided_on, status).await;
+    assert!(matches!(again, Err(StoreError::Conflict(_))), "a status of somebody else is not overwritten");
+}
+
+#[tokio::test]
+async fn only_what_a_listing_lacks_is_looked_at_and_a_running_pass_does_not_lose_it() {
+    let lab = Lab::new().await;
+    let uid = lab.proxy().uid().unwrap();
+    let running = Memory {
+        seen: Some(Seen { state: Some(State::Running), at: Duration::ZERO, poll_after: None, message: None }),
+        ..Memory::default()
+    };
+    lab.driver.remember(&key(), &uid, running.clone());
+    lab.store
+        .set_proxy_status(&lab.proxy(), ProxyStatus { instance: Some(Default::default()), ..ProxyStatus::default() })
+        .await
+        .unwrap();
+    let owner = Owner {
+        installation: lab.store.installation().into(),
+        proxy_uid: uid.clone(),
+        namespace: "n".into(),
+        name: "a".into(),
+    };
+    let shown = |state, installation: &str| {
+        let owner = Owner { installation: installation.into(), ..owner.clone() };
+        vec![Instance { owner: Some(owner), ..mk_instance("z", state) }]
+    };
+    let ours = lab.store.installation().to_owned();
+    assert_eq!(lab.driver.observe("p", &shown(State::Running, &ours)), []);
+    assert_eq!(lab.driver.observe("other", &[]), []);
+    for missing in [vec![], shown(State::Stopped, &ours), shown(State::Running, "another")] {
+        assert_eq!(lab.driver.observe("p", &missing), [key()]);
+    }
+    // The end of a pass that began before the listing.
+    lab.driver.remember(&key(), &uid, running);
+    assert_eq!(lab.driver.lock()[&key()].listed.map(|l| l.running), Some(false));
+}
