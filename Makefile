@@ -20,6 +20,7 @@ test-%: ## one suite
 	@tests/run $*
 
 bench: build ## the figures of docs/performance.md
+	@tests/env plugins/build.sh --guests bin/guests
 	@tests/env cargo run --release --locked --package proxy-operator-tests --bin bench
 
 fmt: ## formats the code

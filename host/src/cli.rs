@@ -27,7 +27,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run the operator
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Show the main job on this machine: a sandbox cloud, real proxies, a lease
     Demo(demo::DemoArgs),
     /// Print the CRDs
@@ -79,7 +79,7 @@ pub fn main() -> std::process::ExitCode {
 
 async fn dispatch(command: Command) -> anyhow::Result<u8> {
     match command {
-        Command::Run(args) => run::run(args).await.map(|()| 0),
+        Command::Run(args) => run::run(*args).await.map(|()| 0),
         Command::Demo(args) => demo::demo(args).await.map(|()| 0),
         Command::Crd => {
             for crd in crate::model::manifest::crds() {
@@ -102,7 +102,8 @@ fn log_to_stderr(filter: &str, json: bool) {
         eprintln!("warning: --log {filter:?} is passed over: {error}");
         tracing_subscriber::EnvFilter::new("info")
     });
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     if json { log.json().init() } else { log.init() }
 }
 

@@ -28,5 +28,8 @@ pub const PROXY_FINALIZER: &str = "crawl.example.com/proxy";
 /// Label of Secrets that a `Provider` may use; its value is `true`.
 pub const PROVIDER_SECRET_LABEL: &str = "crawl.example.com/provider-secret";
 
+/// Label of ConfigMaps that hold plugins; its value is `true`.
+pub const PLUGIN_LABEL: &str = "crawl.example.com/plugin";
+
 /// Label of Secrets that hold an API token; its value is `true`.
 pub const API_TOKEN_LABEL: &str = "crawl.example.com/api-token";

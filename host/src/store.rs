@@ -2,6 +2,8 @@
 //!
 //! Knows nothing of providers and REST.
 
+mod credentials;
+pub mod kubernetes;
 pub mod local;
 
 use std::collections::BTreeMap;
@@ -40,6 +42,9 @@ pub enum StoreError {
     /// The object is gone.
     #[error("{0} does not exist")]
     NotFound(String),
+    /// Somebody else's object has the name.
+    #[error("{0}")]
+    Taken(String),
     /// The store itself failed.
     #[error("the store failed: {0}")]
     Unavailable(String),
@@ -63,6 +68,8 @@ pub enum Regarding {
     Provider(String),
     /// A file of the manifest folder.
     Manifest(String),
+    /// A ConfigMap of the operator's namespace.
+    ConfigMap(String),
 }
 
 /// Something that happened to an object; told on transitions only.
@@ -84,6 +91,7 @@ impl fmt::Display for Regarding {
             Self::Proxy(key) => write!(f, "proxy/{key}"),
             Self::Provider(name) => write!(f, "provider/{name}"),
             Self::Manifest(file) => write!(f, "manifest/{file}"),
+            Self::ConfigMap(name) => write!(f, "configmap/{name}"),
         }
     }
 }
@@ -139,8 +147,12 @@ pub trait Store: Secrets {
     /// The login in a Secret (keys `username`, `password`) of a Proxy's own namespace.
     async fn proxy_login(&self, namespace: &str, secret: &NameRef) -> Result<Login, SecretError>;
 
-    /// Secrets of the operator with the label `NAME=true`.
-    async fn labelled_secrets(&self, label: &str) -> Result<Vec<LabelledSecret>, StoreError>;
+    /// Writes a Proxy's login into a Secret of its namespace, owned by it (`auth.publishSecret`). The same one again writes
+    /// nothing.
+    async fn publish_login(&self, proxy: &Proxy, secret: &str, login: &Login) -> Result<(), StoreError>;
+
+    /// Secrets of the operator that hold the digests of API tokens (label `crawl.example.com/api-token: "true"`).
+    async fn token_secrets(&self) -> Result<Vec<LabelledSecret>, StoreError>;
 
     /// Tells what happened. Best effort: never fails a pass.
     fn event(&self, event: Event);

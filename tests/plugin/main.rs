@@ -1,1 +1,15 @@
+//! The plugin host with real guests: good, bad and hostile ones. A file per behaviour.
 
+mod caching;
+mod deadlines;
+mod dropping;
+mod egress;
+mod folder;
+mod hostile;
+mod http;
+mod redaction;
+mod refusing;
+mod sandbox;
+mod sandbox_faults;
+mod small_plugins;
+mod swapping;

@@ -1,1 +1,10 @@
+//! The operator's binary from outside: standalone, with the sandbox cloud, through REST.
 
+mod architecture;
+mod bad_input;
+mod crash;
+mod demo;
+mod faults;
+mod main_job;
+mod static_proxies;
+mod swap;

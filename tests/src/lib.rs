@@ -1,1 +1,21 @@
-//! Labs that the suites run in.
+//! Labs that the suites run in: real processes of the product on loopback, started by the tests and ended by them.
+
+pub mod apiserver;
+pub mod bad_plugins;
+pub mod lab;
+pub mod plugins;
+pub mod process;
+
+use std::path::PathBuf;
+
+/// The checkout.
+pub fn root() -> PathBuf {
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or(env!("CARGO_MANIFEST_DIR").into())).join("..")
+}
+
+/// The operator's binary, as `make build` leaves it.
+pub fn binary() -> PathBuf {
+    let path = root().join("bin/proxy-operator");
+    assert!(path.exists(), "{} is missing: run the suites with tests/run", path.display());
+    path
+}

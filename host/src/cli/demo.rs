@@ -15,17 +15,18 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::fleet::{Fleet, Settings};
+use super::fleet::{Fleet, Place, Settings};
 use super::objects::proxy_table;
 use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
 use crate::model::naming::ProxyKey;
 use crate::rest::auth::{NewToken, Scope, mint};
 use crate::sandbox_cloud;
-use crate::store::Store;
 
 /// No step of the demo takes longer on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// After Ctrl-C.
+const TIDY: Duration = Duration::from_secs(5);
 const NAMES: [&str; 3] = ["berlin", "lisbon", "oslo"];
 
 /// Show the main job on this machine
@@ -46,9 +47,16 @@ pub(super) async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     let dir =
         args.dir.unwrap_or_else(|| std::env::temp_dir().join(format!("proxy-operator-demo-{}", std::process::id())));
     let stop = CancellationToken::new();
-    let outcome = tokio::select! {
-        outcome = show(&dir, args.plugin_dir, args.once, &stop) => outcome,
-        () = super::told_to_stop() => Ok(()),
+    let outcome = {
+        let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, &stop));
+        tokio::select! {
+            outcome = &mut story => outcome,
+            () = super::told_to_stop() => {
+                // While it stays up it tidies up by itself; a step under way is dropped.
+                stop.cancel();
+                tokio::time::timeout(TIDY, story).await.unwrap_or(Ok(()))
+            }
+        }
     };
     stop.cancel();
     // What was made here goes, also when a step failed.
@@ -85,12 +93,11 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
     write(&manifests.join("secrets.yaml"), 0o600, &format!("{}---\n{manifest}", cloud_secret(&cloud_token)))?;
     write(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
     let fleet = Fleet::start(Settings {
-        manifests: manifests.clone(),
+        place: Place::Standalone { manifests: manifests.clone(), secret_files: vec![] },
         cache_dir: data.join("cache"),
         data: data.clone(),
-        plugin_dir,
+        plugin_dir: Some(plugin_dir),
         token_dir: None,
-        secret_files: vec![],
         rest_addr: localhost,
         health_addr: localhost,
         judge_addr: localhost,
@@ -177,7 +184,8 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
 
     if !once {
         stay(&fleet, dir, &manifests, &token)?;
-        super::told_to_stop().await;
+        stop.cancelled().await;
+        println!();
     }
     fleet.stop().await;
     stop.cancel();

@@ -1,4 +1,4 @@
-//! A whole standalone operator in this process: what `run` and `demo` start.
+//! A whole operator in this process: what `run` and `demo` start.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
+use futures::future::BoxFuture;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,18 +26,25 @@ use crate::plugin::source::Directory;
 use crate::rest::auth::Tokens;
 use crate::rest::{self, Api};
 use crate::store::Store;
+use crate::store::kubernetes::KubeStore;
 use crate::store::local::LocalStore;
+use crate::store::local::database::Database;
 
-/// What a standalone operator is started with.
-#[derive(Clone, Debug)]
+/// Where objects live.
+pub(super) enum Place {
+    /// In a folder of manifests; credentials also in files below the folders of `secret_files`.
+    Standalone { manifests: PathBuf, secret_files: Vec<PathBuf> },
+    /// In the API server; the operator's own namespace.
+    Kubernetes { client: kube::Client, namespace: String },
+}
+
+/// What an operator is started with.
 pub(super) struct Settings {
-    pub manifests: PathBuf,
+    pub place: Place,
     pub data: PathBuf,
-    pub plugin_dir: PathBuf,
+    pub plugin_dir: Option<PathBuf>,
     pub cache_dir: PathBuf,
     pub token_dir: Option<PathBuf>,
-    /// Folders below which `file` references of Providers may point.
-    pub secret_files: Vec<PathBuf>,
     pub rest_addr: SocketAddr,
     pub health_addr: SocketAddr,
     pub judge_addr: SocketAddr,
@@ -46,7 +54,7 @@ pub(super) struct Settings {
 
 /// A running operator.
 pub(super) struct Fleet {
-    pub store: Arc<LocalStore>,
+    pub store: Arc<dyn Store>,
     registry: Arc<Registry>,
     pub rest: SocketAddr,
     pub health: SocketAddr,
@@ -83,40 +91,11 @@ impl Fleet {
         let judge_url =
             settings.judge_url.unwrap_or_else(|| format!("http://{}{}", reachable(addresses[2]), judge::PATH));
 
-        let store = LocalStore::open(&settings.data, &settings.manifests, settings.secret_files, clock.clone()).await?;
-        store.apply_manifests().await;
-        let ledger = LocalLedger::open(store.database().clone()).await?;
-        let signer = Signer::new(ledger.signing_key().await?.into());
-        let allocator = Arc::new(Allocator::new(Arc::new(ledger), signer, clock.clone())?);
-
+        let database = Database::open(&settings.data.join("state.redb"))?;
         let runtime = Runtime::new(Some(settings.cache_dir)).map_err(|e| anyhow::anyhow!("{e:#}"))?;
         let loader = Loader::new(runtime, clock.clone()).map_err(|e| anyhow::anyhow!("{e:#}"))?;
         let registry = Arc::new(Registry::new(Arc::new(loader)));
-        let mut plugins = Directory::new(&settings.plugin_dir);
-        plugins
-            .scan(&registry)
-            .await
-            .with_context(|| format!("--plugin-dir {} cannot be read", settings.plugin_dir.display()))?;
-
-        let objects: Arc<dyn Store> = store.clone();
-        let providers = Arc::new(Providers::new(objects.clone(), registry.clone(), clock.clone()));
-        let (engine, verdicts) = Engine::new();
-        let driver = Arc::new(Driver::new(
-            objects.clone(),
-            providers.clone(),
-            engine.clone(),
-            allocator.clone(),
-            clock.clone(),
-            judge_url.clone(),
-        ));
-        let manager = Manager { store: objects.clone(), registry: registry.clone(), providers, driver };
-
-        let ready = Arc::new(AtomicBool::new(false));
-        let tokens = Arc::new(Tokens::new(objects.clone(), settings.token_dir));
-        let api = Api { allocator: allocator.clone(), store: objects.clone(), tokens, clock };
-        let door = door(&settings.data)?;
-
-        let until = |task: futures::future::BoxFuture<'static, ()>| {
+        let until = |task: BoxFuture<'static, ()>| {
             let stop = stop.clone();
             tasks.spawn(async move {
                 tokio::select! {
@@ -125,8 +104,47 @@ impl Fleet {
                 }
             });
         };
-        until(Box::pin(store.clone().watch_manifests()));
-        until(Box::pin(plugins.watch(registry.clone())));
+        let store: Arc<dyn Store> = match settings.place {
+            Place::Standalone { manifests, secret_files } => {
+                let store = LocalStore::open(database.clone(), &manifests, secret_files, clock.clone()).await?;
+                store.apply_manifests().await;
+                until(Box::pin(store.clone().watch_manifests()));
+                store
+            }
+            Place::Kubernetes { client, namespace } => {
+                let store = KubeStore::connect(client, &namespace).await?;
+                store.load_plugins(&registry).await?;
+                until(Box::pin(store.clone().watch_plugins(registry.clone())));
+                until(Box::pin(store.clone().watch()));
+                store
+            }
+        };
+        let ledger = LocalLedger::open(database).await?;
+        let signer = Signer::new(ledger.signing_key().await?.into());
+        let allocator = Arc::new(Allocator::new(Arc::new(ledger), signer, clock.clone())?);
+
+        if let Some(dir) = settings.plugin_dir {
+            let mut plugins = Directory::new(&dir);
+            plugins.scan(&registry).await.with_context(|| format!("--plugin-dir {} cannot be read", dir.display()))?;
+            until(Box::pin(plugins.watch(registry.clone())));
+        }
+        let providers = Arc::new(Providers::new(store.clone(), registry.clone(), clock.clone()));
+        let (engine, verdicts) = Engine::new();
+        let driver = Arc::new(Driver::new(
+            store.clone(),
+            providers.clone(),
+            engine.clone(),
+            allocator.clone(),
+            clock.clone(),
+            judge_url.clone(),
+        ));
+        let manager = Manager { store: store.clone(), registry: registry.clone(), providers, driver };
+
+        let ready = Arc::new(AtomicBool::new(false));
+        let tokens = Arc::new(Tokens::new(store.clone(), settings.token_dir));
+        let api = Api { allocator: allocator.clone(), store: store.clone(), tokens, clock };
+        let door = door(&settings.data)?;
+
         until(Box::pin(engine.run()));
         until(Box::pin(async move { allocator.sweep().await }));
         tasks.spawn(manager.run(verdicts, ready.clone(), stop.clone()));
@@ -136,7 +154,7 @@ impl Fleet {
             let stop = stop.clone();
             tasks.spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await });
         }
-        let local = rest::local::routes(objects);
+        let local = rest::local::routes(store.clone());
         let (at_door, at_judge) = (stop.clone(), stop.clone());
         tasks.spawn(async move { axum::serve(door, local).with_graceful_shutdown(at_door.cancelled_owned()).await });
         tasks.spawn(judge::serve(judge_port, at_judge));

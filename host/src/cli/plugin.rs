@@ -4,12 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use base64::Engine as _;
 use clap::Subcommand;
 
+use crate::model::PLUGIN_LABEL;
 use crate::model::clock::SystemClock;
+use crate::model::naming::is_label;
 use crate::plugin::contract;
 use crate::plugin::engine::Runtime;
-use crate::plugin::load::Loader;
+use crate::plugin::load::{LoadError, Loader};
+
+/// The API server refuses more, all keys together.
+const CONFIG_MAP_BYTES: usize = (1 << 20) - 4096;
 
 /// Work with plugins
 #[derive(Subcommand)]
@@ -27,6 +33,14 @@ pub(super) enum PluginCommand {
         /// NAME.wasm
         file: PathBuf,
     },
+    /// Print the ConfigMap that brings a plugin into a cluster
+    Pack {
+        /// NAME.wasm
+        file: PathBuf,
+        /// The operator's namespace
+        #[arg(long, short, default_value = "proxy-operator")]
+        namespace: String,
+    },
     /// Print the contract
     Wit,
 }
@@ -39,6 +53,7 @@ pub(super) async fn run(command: PluginCommand) -> anyhow::Result<u8> {
             Ok(0)
         }
         PluginCommand::Check { file } => check(&file).await,
+        PluginCommand::Pack { file, namespace } => pack(&file, &namespace).map(|()| 0),
         PluginCommand::Wit => {
             print!("{}", include_str!("../../../wit/provider.wit"));
             Ok(0)
@@ -48,6 +63,25 @@ pub(super) async fn run(command: PluginCommand) -> anyhow::Result<u8> {
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| path.display().to_string())
+}
+
+/// Prints a ConfigMap. Apply it server-side: kubectl's own way would copy all of it into an annotation, which is too small.
+fn pack(file: &Path, namespace: &str) -> anyhow::Result<()> {
+    let name = file.file_stem().and_then(|n| n.to_str()).unwrap_or_default();
+    anyhow::ensure!(is_label(name), "{}: {}", file.display(), LoadError::BadName);
+    let bytes = read(file)?;
+    contract::check(&bytes).with_context(|| file.display().to_string())?;
+    anyhow::ensure!(
+        bytes.len() <= CONFIG_MAP_BYTES,
+        "{} has {} bytes, and a ConfigMap holds {CONFIG_MAP_BYTES}: build it for size, or mount it into --plugin-dir",
+        file.display(),
+        bytes.len()
+    );
+    println!("# kubectl apply --server-side -f FILE");
+    println!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: plugin-{name}\n  namespace: {namespace}");
+    println!("  labels:\n    {PLUGIN_LABEL}: \"true\"");
+    println!("binaryData:\n  {name}.wasm: {}", base64::engine::general_purpose::STANDARD.encode(bytes));
+    Ok(())
 }
 
 async fn check(file: &Path) -> anyhow::Result<u8> {

@@ -3,25 +3,33 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use super::fleet::{Fleet, Settings};
+use super::fleet::{Fleet, Place, Settings};
 
 /// Run the operator
 #[derive(Args)]
 pub(super) struct RunArgs {
     /// Without Kubernetes: objects from --manifests, state in --data
-    #[arg(long, env = "PROXY_OPERATOR_STANDALONE")]
+    #[arg(long, env = "PROXY_OPERATOR_STANDALONE", requires = "manifests")]
     standalone: bool,
-    /// Folder of manifests (*.yaml), watched
-    #[arg(long, env = "PROXY_OPERATOR_MANIFESTS", value_name = "DIR")]
+    /// Standalone: folder of manifests (*.yaml), watched
+    #[arg(long, env = "PROXY_OPERATOR_MANIFESTS", value_name = "DIR", requires = "standalone")]
     manifests: Option<PathBuf>,
-    /// Folder of the embedded database
+    /// Kubernetes: how the API server is reached [default: KUBECONFIG, or as a pod of the cluster]
+    #[arg(long, value_name = "FILE", conflicts_with = "standalone")]
+    kubeconfig: Option<PathBuf>,
+    /// Kubernetes: the operator's own namespace, with its Secrets and plugins
+    #[arg(long, env = "PROXY_OPERATOR_NAMESPACE", value_name = "NAME", default_value = "proxy-operator")]
+    namespace: String,
+    /// Folder of the embedded database: standalone all state, in Kubernetes the leases
     #[arg(long, env = "PROXY_OPERATOR_DATA", value_name = "DIR")]
-    data: Option<PathBuf>,
+    data: PathBuf,
     /// Folder of plugins (NAME.wasm), watched
     #[arg(long, env = "PROXY_OPERATOR_PLUGIN_DIR", value_name = "DIR")]
-    plugin_dir: PathBuf,
+    plugin_dir: Option<PathBuf>,
     /// Folder of compiled code [default: cache in --data]
     #[arg(long, env = "PROXY_OPERATOR_CACHE_DIR", value_name = "DIR")]
     cache_dir: Option<PathBuf>,
@@ -49,16 +57,16 @@ pub(super) struct RunArgs {
 }
 
 pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
-    let (Some(manifests), Some(data)) = (args.manifests, args.data.filter(|_| args.standalone)) else {
-        anyhow::bail!("this version runs standalone: give --standalone, --manifests DIR and --data DIR");
+    let place = match args.manifests {
+        Some(manifests) => Place::Standalone { manifests, secret_files: args.secret_files },
+        None => Place::Kubernetes { client: client(args.kubeconfig).await?, namespace: args.namespace },
     };
     let fleet = Fleet::start(Settings {
-        cache_dir: args.cache_dir.unwrap_or_else(|| data.join("cache")),
-        manifests,
-        data,
+        place,
+        cache_dir: args.cache_dir.unwrap_or_else(|| args.data.join("cache")),
+        data: args.data,
         plugin_dir: args.plugin_dir,
         token_dir: args.token_dir,
-        secret_files: args.secret_files,
         rest_addr: args.rest_addr,
         health_addr: args.health_addr,
         judge_addr: args.judge_addr,
@@ -75,4 +83,18 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     tracing::info!("stopping");
     fleet.stop().await;
     Ok(())
+}
+
+/// A client of the API server that the kubeconfig names, or of the cluster that this is a pod of.
+async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
+            kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
+        }
+        None => kube::Config::infer()
+            .await
+            .context("no cluster is configured: give --kubeconfig, or --standalone with --manifests")?,
+    };
+    Ok(kube::Client::try_from(config)?)
 }

@@ -27,6 +27,9 @@ const CONFLICT_RETRY: Duration = Duration::from_millis(200);
 /// Reason of a Provider that this run has not looked at.
 pub const NOT_LOOKED_AT: &str = "ProviderPending";
 
+/// UID and generation: which version of a Provider was last looked at.
+type Version = (Option<String>, Option<i64>);
+
 /// All Providers, as their Proxies see them.
 pub struct Providers {
     store: Arc<dyn Store>,
@@ -34,8 +37,7 @@ pub struct Providers {
     shared: Shared,
     clock: Arc<dyn Clock>,
     current: Mutex<HashMap<String, Current>>,
-    /// Which version (UID, generation) of each was last looked at.
-    looked_at: Mutex<HashMap<String, (Option<String>, Option<i64>)>>,
+    looked_at: Mutex<HashMap<String, Version>>,
     epochs: std::sync::atomic::AtomicU64,
 }
 

@@ -6,6 +6,7 @@ mod calls;
 pub mod decide;
 pub mod driver;
 pub mod memory;
+mod publish;
 pub mod summary;
 
 #[cfg(test)]

@@ -112,10 +112,10 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
     fn ring(&mut self) {
         let now = Instant::now();
         while self.timers.peek().is_some_and(|Reverse((at, _))| *at <= now) {
-            if let Some(Reverse((at, key))) = self.timers.pop() {
-                if self.due.get(&key) == Some(&at) {
-                    self.add(key);
-                }
+            if let Some(Reverse((at, key))) = self.timers.pop()
+                && self.due.get(&key) == Some(&at)
+            {
+                self.add(key);
             }
         }
     }

@@ -189,10 +189,11 @@ fn judge_answer(target: &Target, status: StatusCode, body: &[u8], nonce: &str) -
     if status == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
         return Err(failure(FailureKind::LoginRefused, format!("{at} refused the proxy's login (407)")));
     }
-    if let Ok(judgement) = serde_json::from_slice::<Judgement>(body) {
-        if status == StatusCode::OK && judgement.nonce == nonce {
-            return Ok(Some(judgement.address).filter(|a| a.parse::<std::net::IpAddr>().is_ok()));
-        }
+    if status == StatusCode::OK
+        && let Ok(judgement) = serde_json::from_slice::<Judgement>(body)
+        && judgement.nonce == nonce
+    {
+        return Ok(Some(judgement.address).filter(|a| a.parse::<std::net::IpAddr>().is_ok()));
     }
     if status.is_server_error() || status == StatusCode::FORBIDDEN {
         return Err(failure(

@@ -182,7 +182,8 @@ impl Allocator {
     pub async fn renew(&self, id: &str, subject: &str, ttl: Duration, arrived: Duration) -> Result<Lease, NoLease> {
         let claim = self.claim(id)?;
         let slot = Slot { uid: claim.uid, incarnation: claim.incarnation };
-        let write = self.lock().renew(slot, claim.generation, claim.holder, subject, ttl, arrived, self.now())?;
+        let wanted = Holder { subject: subject.to_owned(), expires: arrived + ttl, ttl };
+        let write = self.lock().renew(slot, claim.generation, claim.holder, &wanted, self.now())?;
         if let Some(mark) = write {
             self.ledger.mark(slot, &mark).await.map_err(|e| NoLease::Ledger(e.to_string()))?;
             self.lock().confirm(slot, &mark);

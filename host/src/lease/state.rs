@@ -49,6 +49,7 @@ impl Marked {
     }
 }
 
+/// Somebody who holds a proxy, or wants to go on holding it.
 #[derive(Clone)]
 pub(super) struct Holder {
     pub subject: String,
@@ -231,15 +232,13 @@ impl State {
         self.over.extend(self.marks.remove(&slot).map(|marked| (slot, marked.mark)));
     }
 
-    /// Lengthens a lease, or restores one of an earlier run. Answers the mark when it has to be written first.
+    /// Lengthens a lease to what its holder wants, or restores one of an earlier run. Answers the mark when it has to be written first.
     pub fn renew(
         &mut self,
         slot: Slot,
         generation: u64,
         holder: u32,
-        subject: &str,
-        ttl: Duration,
-        arrived: Duration,
+        wanted: &Holder,
         now: Duration,
     ) -> Result<Option<Mark>, NoLease> {
         match self.proxies.get(&slot.uid) {
@@ -253,21 +252,21 @@ impl State {
         let restored = marked.is_restored(now);
         match marked.holders.get_mut(&holder) {
             Some(found) if found.expires <= now => return Err(NoLease::Ended),
-            Some(found) if found.subject != subject => return Err(NoLease::Unknown),
+            Some(found) if found.subject != wanted.subject => return Err(NoLease::Unknown),
             // A renewal never shortens what was promised.
             Some(found) => {
-                found.expires = found.expires.max(arrived + ttl);
-                found.ttl = ttl;
+                found.expires = found.expires.max(wanted.expires);
+                found.ttl = wanted.ttl;
             }
             None if restored => {
-                if marked.mark.mode == Mode::Exclusive && marked.mark.subject != subject {
+                if marked.mark.mode == Mode::Exclusive && marked.mark.subject != wanted.subject {
                     return Err(NoLease::Unknown);
                 }
-                marked.holders.insert(holder, Holder { subject: subject.to_owned(), expires: arrived + ttl, ttl });
+                marked.holders.insert(holder, wanted.clone());
             }
             None => return Err(NoLease::Ended),
         }
-        let hold_ms = ttl.as_millis() as u64;
+        let hold_ms = wanted.ttl.as_millis() as u64;
         marked.mark.hold_ms = marked.mark.hold_ms.max(hold_ms);
         Ok((marked.durable_ms < hold_ms).then(|| marked.mark.clone()))
     }

@@ -34,6 +34,10 @@ fn mk_proxy(name: &str) -> Leasable {
     }
 }
 
+fn mk_holder(subject: &str, ttl: Duration, arrived: Duration) -> Holder {
+    Holder { subject: subject.into(), expires: arrived + ttl, ttl }
+}
+
 fn mk_wish() -> Wish {
     Wish { namespaces: vec!["crawl".into()], ttl: TTL, subject: "alice".into(), ..Wish::default() }
 }
@@ -107,9 +111,9 @@ fn a_renewal_restores_its_holder_after_a_restart_and_nobody_else() {
     let mut state = State::restore(vec![(slot, mark)], 8, at(100));
     state.set(proxy);
     assert_eq!(state.find(slot, 7, 1, at(101)).err(), Some(NoLease::Restored));
-    assert_eq!(state.renew(slot, 7, 1, "bob", TTL, at(101), at(101)), Err(NoLease::Unknown));
-    assert_eq!(state.renew(slot, 6, 1, "alice", TTL, at(101), at(101)), Err(NoLease::Ended));
-    assert_eq!(state.renew(slot, 7, 1, "alice", TTL, at(130), at(130)), Ok(None));
+    assert_eq!(state.renew(slot, 7, 1, &mk_holder("bob", TTL, at(101)), at(101)), Err(NoLease::Unknown));
+    assert_eq!(state.renew(slot, 6, 1, &mk_holder("alice", TTL, at(101)), at(101)), Err(NoLease::Ended));
+    assert_eq!(state.renew(slot, 7, 1, &mk_holder("alice", TTL, at(130)), at(130)), Ok(None));
     assert!(state.reserve(&mk_wish(), at(170), at(170)).is_err());
     assert_eq!(state.find(slot, 7, 1, at(189)).unwrap().1.expires, at(190));
 }
@@ -172,7 +176,7 @@ fn a_draining_proxy_is_neither_lent_nor_renewed() {
     state.set(proxy);
     let generation = reserved.mark.generation;
     assert_eq!(
-        state.renew(reserved.slot, generation, reserved.holder, "alice", TTL, at(1), at(1)),
+        state.renew(reserved.slot, generation, reserved.holder, &mk_holder("alice", TTL, at(1)), at(1)),
         Err(NoLease::Draining)
     );
     assert!(state.find(reserved.slot, generation, reserved.holder, at(1)).is_ok(), "the lease itself lives on");
@@ -231,7 +235,9 @@ fn a_renewal_beyond_what_the_ledger_holds_is_written_until_the_ledger_has_it() {
     let first = state.reserve(&mk_wish(), at(0), at(0)).unwrap();
     state.confirm(first.slot, &first.mark);
     let renew = |state: &mut State| {
-        state.renew(first.slot, first.mark.generation, first.holder, "alice", TTL * 2, at(1), at(1)).unwrap()
+        state
+            .renew(first.slot, first.mark.generation, first.holder, &mk_holder("alice", TTL * 2, at(1)), at(1))
+            .unwrap()
     };
     let longer = renew(&mut state).expect("longer than the mark");
     assert_eq!(longer.hold_ms, 120_000);
@@ -247,7 +253,7 @@ fn a_lease_of_a_replaced_instance_is_not_renewed() {
     let old = state.reserve(&mk_wish(), at(0), at(0)).unwrap();
     proxy.incarnation = 1;
     state.set(proxy);
-    let renewed = state.renew(old.slot, old.mark.generation, old.holder, "alice", TTL, at(1), at(1));
+    let renewed = state.renew(old.slot, old.mark.generation, old.holder, &mk_holder("alice", TTL, at(1)), at(1));
     assert_eq!(renewed, Err(NoLease::Ended));
 }
 

@@ -91,7 +91,9 @@ pub fn parse(text: &str) -> Result<Vec<Manifest>, ManifestError> {
             None => "the parser names no line".into(),
         })
     };
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(refuse)?;
+    // YAML 1.2: a Proxy called `y` or `on` is no boolean.
+    let options = serde_saphyr::options! { strict_booleans: true };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(refuse)?;
     documents.into_iter().filter(|d| !d.is_null()).map(parse_document).collect()
 }
 
@@ -374,6 +376,16 @@ mod tests {
         ] {
             let error = parse(&text).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}\n-- does not say --\n{expected}");
+        }
+    }
+
+    #[test]
+    fn names_that_other_yaml_takes_for_booleans_are_names() {
+        for name in ["y", "n", "on", "off", "yes", "no"] {
+            let text = PROVIDER.replace("demo", name);
+            assert!(
+                matches!(&parse(&text).unwrap()[0], Manifest::Provider(p) if p.metadata.name.as_deref() == Some(name))
+            );
         }
     }
 

@@ -109,7 +109,7 @@ mod tests {
         // A family without a value is not served.
         METRICS.called("get", "ok", Duration::ZERO);
         for family in [&METRICS.reconciles, &METRICS.leases, &METRICS.probes] {
-            let _ = family.get_or_create(&Outcome { outcome: "success" });
+            drop(family.get_or_create(&Outcome { outcome: "success" }));
         }
         let text = METRICS.text();
         let page = include_str!("../../../docs/operations.md");

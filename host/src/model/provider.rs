@@ -1,4 +1,6 @@
 //! `Provider`: a named instance of a plugin, with what it may reach.
+// Each printer column repeats the same keys.
+#![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeMap;
 

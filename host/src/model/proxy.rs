@@ -1,4 +1,6 @@
 //! `Proxy`: one forward proxy that a user wants.
+// Each printer column repeats the same keys.
+#![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeMap;
 

@@ -51,10 +51,8 @@ pub const REDACTED: &str = "[redacted]";
 pub fn scrub(text: &str, secrets: &[SecretBytes]) -> String {
     let mut out = text.to_owned();
     for secret in secrets {
-        if let Some(value) = secret.expose_line().filter(|value| value.len() >= 4) {
-            if out.contains(value) {
-                out = out.replace(value, REDACTED);
-            }
+        if let Some(value) = secret.expose_line().filter(|value| value.len() >= 4 && out.contains(value)) {
+            out = out.replace(value, REDACTED);
         }
     }
     out

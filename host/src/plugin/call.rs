@@ -1,7 +1,7 @@
 //! One call = one fresh instance in one fresh Store, since a trap or a dropped call poisons the whole Store.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
@@ -42,21 +42,42 @@ impl CallState {
 /// What is known of a call even after it was dropped at its deadline.
 #[derive(Default)]
 pub(super) struct Progress {
-    in_host_call: AtomicBool,
+    doing: Mutex<Doing>,
     sent_change: AtomicBool,
 }
 
+/// What a call is at. Of whom it waits for depends whose fault its deadline is.
+#[derive(Clone, Default)]
+enum Doing {
+    /// Its turn has not come.
+    #[default]
+    Queued,
+    /// The guest runs.
+    Computing,
+    /// A host call waits for this.
+    Waiting(String),
+}
+
 impl Progress {
-    /// A host call begins that may change the world. Answers whether one had been sent before.
-    pub fn begin(&self, change: bool) -> bool {
-        self.in_host_call.store(true, Ordering::SeqCst);
+    /// A host call begins that waits for `what`, and that may change the world. Answers whether a change had been sent
+    /// before.
+    pub fn begin(&self, what: String, change: bool) -> bool {
+        self.turn(Doing::Waiting(what));
         self.sent_change.fetch_or(change, Ordering::SeqCst)
     }
 
     /// It ended; whether a change has been sent by now.
     pub fn end(&self, sent_change: bool) {
         self.sent_change.store(sent_change, Ordering::SeqCst);
-        self.in_host_call.store(false, Ordering::SeqCst);
+        self.turn(Doing::Computing);
+    }
+
+    fn turn(&self, to: Doing) {
+        *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = to;
+    }
+
+    fn doing(&self) -> Doing {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -109,42 +130,40 @@ pub(super) async fn call<T: Send + 'static>(
         deadline: Instant::now() + context.timeout,
     };
     let at = format!("plugin {}, {function}", context.plugin);
-    let failed = |message: String, waiting: bool| {
-        let kind = match (progress.sent_change.load(Ordering::SeqCst), waiting) {
-            (true, _) => ErrorKind::UnknownOutcome,
-            (false, true) => ErrorKind::Transient,
-            (false, false) => ErrorKind::Internal,
-        };
+    let failed = |kind: ErrorKind, message: String| {
+        let kind = if progress.sent_change.load(Ordering::SeqCst) { ErrorKind::UnknownOutcome } else { kind };
         CallError::new(kind, format!("{at}: {message}"))
     };
     let [own, global] = context.permits;
-    let (pre, timeout) = (pre.clone(), context.timeout);
+    let (pre, timeout, begun) = (pre.clone(), context.timeout, progress.clone());
     // A task of its own: a panic of a host function is this call's failure, and a dropped caller ends the call.
     let task = tokio::spawn(async move {
         tokio::time::timeout(timeout, async move {
             let _permits = (own.acquire_owned().await, global.acquire_owned().await);
+            begun.turn(Doing::Computing);
             run(&pre, state, export).await
         })
         .await
     });
     match AbortOnDropHandle::new(task).await {
         Ok(Ok(Ok(answer))) => Ok(answer),
-        Ok(Ok(Err(cause))) => Err(failed(cause, false)),
+        Ok(Ok(Err(cause))) => Err(failed(ErrorKind::Internal, cause)),
         Ok(Err(_elapsed)) => {
-            let waiting = progress.in_host_call.load(Ordering::SeqCst);
-            let what = if waiting { "the backend did not answer" } else { "it was still computing" };
-            let mut error = failed(
-                format!("{what} after {} s, the limit of one call (limits.callTimeout)", timeout.as_secs_f32()),
-                waiting,
-            );
-            if waiting && error.kind == ErrorKind::Transient {
-                error = error.with_reason("CallTimedOut");
-            }
-            Err(error)
+            let (kind, what) = match progress.doing() {
+                Doing::Queued => (ErrorKind::Transient, "it still waited for other calls to end".to_owned()),
+                Doing::Computing => (ErrorKind::Internal, "it was still computing".to_owned()),
+                Doing::Waiting(what) => (ErrorKind::Transient, format!("it still waited for {what}")),
+            };
+            let whose = if function == "describe" { "its limit" } else { "the limit of one call (limits.callTimeout)" };
+            let error = failed(kind, format!("{what} after {} s, {whose}", timeout.as_secs_f32()));
+            Err(if error.kind == ErrorKind::Transient { error.with_reason("CallTimedOut") } else { error })
         }
         Err(panicked) => {
             tracing::error!(%at, error = %panicked, "a host function panicked");
-            Err(failed("the operator failed while it served this call; please report it with the log".into(), false))
+            Err(failed(
+                ErrorKind::Internal,
+                "the operator failed while it served this call; please report it with the log".into(),
+            ))
         }
     }
 }

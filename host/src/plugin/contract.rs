@@ -62,7 +62,8 @@ pub struct Checked<'a> {
     pub contract: String,
 }
 
-/// Checks a file against the contract, wrapping a core module that carries component type information.
+/// Checks a file against the contract, wrapping a core module that carries component type information. What is inside is
+/// for [`validate`].
 ///
 /// # Errors
 /// Says what the file is and what to do.
@@ -76,11 +77,18 @@ pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
         Encoding::Component => Cow::Borrowed(bytes),
         Encoding::Module => Cow::Owned(wrap(bytes)?),
     };
-    let mut validator = Validator::new_with_features(WasmFeatures::default());
-    validator.validate_all(&component).map_err(|e| ContractError::Malformed(e.to_string()))?;
     let names = names(&component)?;
     let contract = gate(&names)?;
     Ok(Checked { component, contract })
+}
+
+/// Whether a component is sound in all its parts; needed once for each file, before it is compiled.
+///
+/// # Errors
+/// [`ContractError::Malformed`].
+pub fn validate(component: &[u8]) -> Result<(), ContractError> {
+    let mut validator = Validator::new_with_features(WasmFeatures::default());
+    validator.validate_all(component).map(drop).map_err(|e| ContractError::Malformed(e.to_string()))
 }
 
 /// Turns a core module with component type information into a component.

@@ -74,12 +74,21 @@ impl Runtime {
         &self.engine
     }
 
+    /// Code that the cache holds.
+    pub fn kept(&self, digest: &str) -> Option<Component> {
+        self.map(&self.path(digest)?)
+    }
+
+    fn path(&self, digest: &str) -> Option<PathBuf> {
+        self.cache.as_deref().map(|dir| dir.join(format!("{digest}-{}.cwasm", self.key())))
+    }
+
     /// Code of a component, from the cache or compiled. Blocks: up to seconds for a large component.
     ///
     /// # Errors
     /// When the component does not compile, or its code does not load.
     pub fn code(&self, digest: &str, component: &[u8]) -> Result<(Component, Origin), CodeError> {
-        let path = self.cache.as_deref().map(|dir| dir.join(format!("{digest}-{}.cwasm", self.key())));
+        let path = self.path(digest);
         if let Some(code) = path.as_deref().and_then(|path| self.map(path)) {
             return Ok((code, Origin::Cache));
         }

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
 
+use super::bindings::crawl::provider::types as wit;
 use super::bindings::exports::crawl::provider::provider::Guest;
 use super::call::{Answer, Context, Export, call};
 use super::convert::{self, Returned};
 use super::grants::Grants;
-use super::limits::LIST_INSTANCES;
+use super::limits::{LIST_INSTANCES, LIST_PAGES};
 use super::load::Loaded;
 use crate::model::clock::Clock;
 use crate::model::error::{CallError, ErrorKind, FieldError};
@@ -54,6 +55,11 @@ macro_rules! export {
             })
         })
     };
+}
+
+/// What every function but `create` is told: the contract gives the login to that one alone.
+fn without_login(request: &Request) -> wit::Request {
+    wit::Request { login: None, bootstrap: None, ..convert::request(request) }
 }
 
 impl Handle {
@@ -151,7 +157,7 @@ impl Handle {
     /// The outer one when the call failed, the inner one when the answer is no.
     pub async fn validate(&self, request: Option<&Request>) -> Result<Result<(), Vec<FieldError>>, CallError> {
         let work = async {
-            let (config, request) = (self.config.clone(), request.map(convert::request));
+            let (config, request) = (self.config.clone(), request.map(without_login));
             let answer = self
                 .run("validate", vec![], export!(|guest, store| guest.call_validate(store, &config, request.as_ref())))
                 .await?;
@@ -166,7 +172,7 @@ impl Handle {
     /// By kind.
     pub async fn place(&self, request: &Request, avoid: &[String]) -> Result<String, CallError> {
         let work = async {
-            let (config, request, avoid) = (self.config.clone(), convert::request(request), avoid.to_vec());
+            let (config, request, avoid) = (self.config.clone(), without_login(request), avoid.to_vec());
             let answer = self
                 .run("place", vec![], export!(|guest, store| guest.call_place(store, &config, &request, &avoid)))
                 .await?;
@@ -238,7 +244,7 @@ impl Handle {
         let work = async {
             let mut all = Vec::new();
             let mut token: Option<String> = None;
-            loop {
+            for _ in 0..LIST_PAGES {
                 let (config, installation, page) = (self.config.clone(), self.installation.clone(), token.clone());
                 let answer = self
                     .run(
@@ -254,26 +260,28 @@ impl Handle {
                     .await?;
                 let returned = Returned(&answer.state);
                 let page = answer.value.map_err(|e| returned.error(e))?;
-                let bad = |what: &str| {
-                    Err(CallError::new(
-                        ErrorKind::Internal,
-                        format!("plugin {}, list-instances: {what}", self.context.plugin),
-                    ))
-                };
                 if all.len() + page.instances.len() > LIST_INSTANCES {
-                    return bad(&format!("over {LIST_INSTANCES} instances"));
+                    return Err(self.bad_list(format!("over {LIST_INSTANCES} instances")));
                 }
                 for instance in page.instances {
                     all.push(returned.instance(instance)?);
                 }
                 match page.next {
                     None => return Ok(all),
-                    Some(next) if token.as_ref() == Some(&next) => return bad("the same page token twice"),
+                    Some(next) if token.as_ref() == Some(&next) => {
+                        return Err(self.bad_list("the same page token twice".into()));
+                    }
                     Some(next) => token = Some(next),
                 }
             }
+            // Empty pages with ever new tokens would go on for ever.
+            Err(self.bad_list(format!("over {LIST_PAGES} pages")))
         };
         self.counted("list-instances", work).await
+    }
+
+    fn bad_list(&self, what: String) -> CallError {
+        CallError::new(ErrorKind::Internal, format!("plugin {}, list-instances: {what}", self.context.plugin))
     }
 
     /// How its targets are.

@@ -28,6 +28,8 @@ pub const RANDOM_BYTES: u32 = 64 << 10;
 pub const CONTINUATION_BYTES: usize = 4 << 10;
 /// Instances of all pages of a listing.
 pub const LIST_INSTANCES: usize = 100_000;
+/// Pages of a listing. Backends that filter after paging give nearly empty ones.
+pub const LIST_PAGES: usize = 5_000;
 /// A `.wasm` file.
 pub const FILE_BYTES: usize = 32 << 20;
 /// Between two checks whether a call may go on; also how long a busy guest holds its thread.

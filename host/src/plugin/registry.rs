@@ -1,7 +1,7 @@
 //! Which plugins there are. One at a time is loaded, by name; a bad file never unseats a good one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
@@ -30,13 +30,16 @@ pub struct Refusal {
 pub struct Registry {
     loader: Arc<Loader>,
     entries: Mutex<HashMap<String, Entry>>,
+    /// Whose turn it is to offer a file of a name: of two offers at once, the later one has the last word, however long
+    /// the first one compiles.
+    turns: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     changed: watch::Sender<u64>,
 }
 
 impl Registry {
     /// An empty registry.
     pub fn new(loader: Arc<Loader>) -> Self {
-        Self { loader, entries: Mutex::default(), changed: watch::channel(0).0 }
+        Self { loader, entries: Mutex::default(), turns: Mutex::default(), changed: watch::channel(0).0 }
     }
 
     /// The plugin of this name; empty when there is none.
@@ -61,6 +64,9 @@ impl Registry {
     pub async fn offer(&self, name: &str, source: &str, bytes: Vec<u8>) {
         use sha2::{Digest, Sha256};
         let digest = format!("sha256:{}", hex(&Sha256::digest(&bytes)));
+        let turn =
+            self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default().clone();
+        let _turn = turn.lock().await;
         let known = self.get(name);
         if known.refused.as_ref().is_some_and(|r| r.digest == digest) {
             return;
@@ -101,6 +107,6 @@ impl Registry {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Entry>> {
-        self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

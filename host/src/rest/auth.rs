@@ -126,7 +126,7 @@ impl Tokens {
     }
 
     async fn all(&self) -> Vec<Token> {
-        let mut secrets = self.store.labelled_secrets(API_TOKEN_LABEL).await.unwrap_or_else(|error| {
+        let mut secrets = self.store.token_secrets().await.unwrap_or_else(|error| {
             tracing::warn!(%error, "API tokens cannot be read");
             vec![]
         });

@@ -21,6 +21,7 @@ use crate::model::naming::ProxyKey;
 use crate::model::proxy::{Endpoint, Protocol};
 use crate::store::Store;
 use crate::store::local::LocalStore;
+use crate::store::local::database::Database;
 
 struct Lab {
     url: String,
@@ -112,9 +113,10 @@ impl Lab {
             );
         }
         let clock = Arc::new(ManualClock::default());
-        let store = LocalStore::open(&dir.path().join("data"), &folder, vec![], clock.clone()).await.unwrap();
+        let database = Database::open(&dir.path().join("data/state.redb")).unwrap();
+        let store = LocalStore::open(database.clone(), &folder, vec![], clock.clone()).await.unwrap();
         store.apply_manifests().await;
-        let ledger = LocalLedger::open(store.database().clone()).await.unwrap();
+        let ledger = LocalLedger::open(database.clone()).await.unwrap();
         let signer = Signer::new(vec![3; 32].into());
         let allocator = Arc::new(Allocator::new(Arc::new(ledger), signer, clock.clone()).unwrap());
         (0..2).for_each(|n| allocator.set(mk_leasable(n)));

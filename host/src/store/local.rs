@@ -17,6 +17,7 @@ use self::manifests::Folder;
 use self::objects::Objects;
 use self::secrets::SecretFiles;
 use super::{Change, Event, LabelledSecret, Severity, Store, StoreError};
+use crate::model::API_TOKEN_LABEL;
 use crate::model::clock::Clock;
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::ProxyKey;
@@ -43,17 +44,16 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// Opens the database in `data` and reads it. `files` are folders below which `file` references of Providers may point.
+    /// Reads the database. `files` are folders below which `file` references of Providers may point.
     ///
     /// # Errors
-    /// When the database is damaged, of a later version, or locked by another process.
+    /// When an object in it cannot be read, or the disk fails.
     pub async fn open(
-        data: &Path,
+        database: Database,
         manifests: &Path,
         files: Vec<PathBuf>,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>, StoreError> {
-        let database = Database::open(&data.join("state.redb"))?;
         let installation =
             database.once("meta", "installation", || uuid::Uuid::new_v4().to_string().into_bytes()).await?;
         let key = database.once("keys", "login", || rand::random::<[u8; 32]>().to_vec()).await?;
@@ -71,11 +71,6 @@ impl LocalStore {
             folder: Folder::new(manifests),
             clock,
         }))
-    }
-
-    /// The database, for what else must survive.
-    pub fn database(&self) -> &Database {
-        &self.database
     }
 
     fn changed(&self, change: Change) {
@@ -169,8 +164,13 @@ impl Store for LocalStore {
         self.secrets.login(&secret.name)
     }
 
-    async fn labelled_secrets(&self, label: &str) -> Result<Vec<LabelledSecret>, StoreError> {
-        Ok(self.secrets.labelled(label))
+    async fn publish_login(&self, proxy: &Proxy, _: &str, _: &Login) -> Result<(), StoreError> {
+        // The manifest folder refuses such objects; one of an earlier version says so here.
+        Err(StoreError::Taken(format!("{}: standalone there is no Secret to publish into", ProxyKey::of(proxy))))
+    }
+
+    async fn token_secrets(&self) -> Result<Vec<LabelledSecret>, StoreError> {
+        Ok(self.secrets.labelled(API_TOKEN_LABEL))
     }
 
     fn event(&self, event: Event) {

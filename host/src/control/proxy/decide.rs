@@ -67,6 +67,8 @@ impl Call {
 }
 
 /// What a call answered.
+// It lives for one step; its size matters to nobody.
+#[allow(clippy::large_enum_variant)]
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// To `Validate`: what is wrong.
@@ -334,10 +336,10 @@ fn next_deleting(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
         None if !memory.get_is_hopeless => return Step::Call(Call::Get),
         seen => seen.and_then(|s| s.state),
     };
-    if memory.get_is_hopeless || state == Some(State::Running) {
-        if let Some(wait) = memory.drains(proxy, facts) {
-            return Step::Wait(wait);
-        }
+    if (memory.get_is_hopeless || state == Some(State::Running))
+        && let Some(wait) = memory.drains(proxy, facts)
+    {
+        return Step::Wait(wait);
     }
     memory.delete_when_due(facts.now)
 }

@@ -8,6 +8,7 @@ use kube::ResourceExt;
 
 use super::absorb::absorb;
 use super::decide::{Call, Step, is_foreign, next};
+use super::publish::Published;
 use super::summary::{lack, summarize};
 use super::{Facts, Listed, Memory, ProviderFacts, Seen};
 use crate::control::provider::Providers;
@@ -55,6 +56,7 @@ struct Known {
     uid: String,
     memory: Memory,
     listed: Option<Listed>,
+    published: Option<Published>,
 }
 
 impl Driver {
@@ -106,7 +108,8 @@ impl Driver {
             self.remember(key, &uid, memory.clone());
             match step {
                 Step::Store(status) => {
-                    if let Err(error) = self.store_status(&proxy, *status).await {
+                    let status = Self::fitting(&proxy, *status, &memory, &facts);
+                    if let Err(error) = self.store_status(&proxy, status).await {
                         // Not stored is not done.
                         self.remember(key, &uid, before);
                         return Err(error);
@@ -139,6 +142,7 @@ impl Driver {
                     let status = absorb(&proxy, &mut memory, &facts, &call, answer, &mut rand::rng());
                     self.remember(key, &uid, memory.clone());
                     if let Some(status) = status {
+                        let status = Self::fitting(&proxy, status, &memory, &facts);
                         if let Err(error) = self.store_status(&proxy, status).await {
                             // An answer that is not stored is asked for again.
                             self.remember(key, &uid, Memory { seen: None, rebuild: planned, ..memory });
@@ -218,6 +222,12 @@ impl Driver {
         (facts, handle)
     }
 
+    /// A status that `decide` changed, with conditions that fit it.
+    fn fitting(proxy: &Proxy, status: ProxyStatus, memory: &Memory, facts: &Facts) -> ProxyStatus {
+        let changed = Proxy { status: Some(status), ..proxy.clone() };
+        summarize(&changed, memory, facts)
+    }
+
     /// The facts after a call. The Provider is the one that was asked, but for the places that are taken by now: an answer
     /// counts although the Provider changed meanwhile, and counts as that one's.
     fn facts_after(&self, proxy: &Proxy, keys: &[LoginKey], before: Facts) -> Facts {
@@ -293,6 +303,9 @@ impl Driver {
             _ if memory.seen.is_some() => self.health.forget(&key),
             _ => {}
         }
+        if let (true, Ok(Some(login))) = (running, &login) {
+            self.publish(proxy, login).await;
+        }
         self.offer(proxy, memory, facts, login);
         let wanted = summarize(proxy, memory, facts);
         if proxy.status.as_ref() == Some(&wanted) {
@@ -335,7 +348,7 @@ impl Driver {
         }
     }
 
-    fn tell(&self, key: &ProxyKey, severity: Severity, reason: &str, message: String) {
+    pub(super) fn tell(&self, key: &ProxyKey, severity: Severity, reason: &str, message: String) {
         self.store.event(Event {
             regarding: Regarding::Proxy(key.clone()),
             severity,
@@ -353,7 +366,19 @@ impl Driver {
         let mut known = self.lock();
         match known.get_mut(key) {
             Some(known) => known.memory = memory,
-            None => drop(known.insert(key.clone(), Known { uid: uid.to_owned(), memory, listed: None })),
+            None => {
+                drop(known.insert(key.clone(), Known { uid: uid.to_owned(), memory, listed: None, published: None }))
+            }
+        }
+    }
+
+    pub(super) fn published(&self, key: &ProxyKey) -> Option<Published> {
+        self.lock().get(key).and_then(|known| known.published.clone())
+    }
+
+    pub(super) fn remember_published(&self, key: &ProxyKey, published: Published) {
+        if let Some(known) = self.lock().get_mut(key) {
+            known.published = Some(published);
         }
     }
 

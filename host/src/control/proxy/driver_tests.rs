@@ -11,6 +11,7 @@ use crate::plugin::engine::Runtime;
 use crate::plugin::load::Loader;
 use crate::plugin::registry::Registry;
 use crate::store::local::LocalStore;
+use crate::store::local::database::Database;
 
 struct Lab {
     driver: Driver,
@@ -34,9 +35,10 @@ impl Lab {
         std::fs::create_dir(&manifests).unwrap();
         std::fs::write(manifests.join("a.yaml"), MANIFEST).unwrap();
         let clock = Arc::new(ManualClock::default());
-        let store = LocalStore::open(&dir.path().join("data"), &manifests, vec![], clock.clone()).await.unwrap();
+        let database = Database::open(&dir.path().join("data/state.redb")).unwrap();
+        let store = LocalStore::open(database.clone(), &manifests, vec![], clock.clone()).await.unwrap();
         store.apply_manifests().await;
-        let ledger = LocalLedger::open(store.database().clone()).await.unwrap();
+        let ledger = LocalLedger::open(database.clone()).await.unwrap();
         let allocator = Allocator::new(Arc::new(ledger), Signer::new(vec![1; 32].into()), clock.clone()).unwrap();
         let loader = Loader::new(Runtime::new(None).unwrap(), clock.clone()).unwrap();
         let registry = Arc::new(Registry::new(Arc::new(loader)));

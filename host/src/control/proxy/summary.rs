@@ -26,8 +26,8 @@ pub fn summarize(proxy: &Proxy, memory: &Memory, facts: &Facts) -> ProxyStatus {
     }
     let says = [
         ("Deleting", deleting(proxy, memory, facts)),
-        ("SpecValid", spec_valid(proxy, memory)),
         ("ProviderReady", provider_ready(proxy, facts)),
+        ("SpecValid", spec_valid(proxy, memory)),
         ("Provisioned", provisioned(proxy, memory)),
         ("Healthy", healthy(proxy, memory, facts)),
         ("UpToDate", fresh(proxy, &status)),
@@ -122,6 +122,9 @@ fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
     let Some(seen) = &memory.seen else {
         if proxy.spec.paused && proxy.status.as_ref().is_none_or(|s| s.instance.is_none()) {
             return Says::new(false, "Paused", "spec.paused is true: nothing is created");
+        }
+        if proxy.status.as_ref().and_then(|s| s.instance.as_ref()).is_some_and(|i| i.provider_id.is_none()) {
+            return Says::new(false, "Creating", "an instance is about to be created");
         }
         return as_before(proxy, "Provisioned", "NotAsked", "the backend has not been asked yet");
     };

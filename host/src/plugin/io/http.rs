@@ -87,10 +87,8 @@ impl Origin {
                 base.host_str().unwrap_or("?")
             ));
         }
-        if let Some(auth) = &spec.auth {
-            if let Some(kind) = unserved(auth) {
-                return Err(format!("http.auth.{kind} is not served by this version; bearer, basic and header are"));
-            }
+        if let Some(kind) = spec.auth.as_ref().and_then(unserved) {
+            return Err(format!("http.auth.{kind} is not served by this version; bearer, basic and header are"));
         }
         if spec.ca.is_some() {
             return Err("http.ca is not served by this version; leave it out".into());
@@ -235,10 +233,12 @@ impl Host for CallState {
                 )));
             }
         };
-        let limit = Duration::from_millis(request.timeout_ms.into()).min(self.remaining());
+        // Not bounded by the rest of the call: the call's own deadline strikes then, and says so. Bounded, the two would
+        // race, and a guest that is told so late has no time left to make anything of it.
+        let limit = Duration::from_millis(request.timeout_ms.into());
         let change = !matches!(request.method.as_str(), "GET" | "HEAD");
         // Said before the first byte: a call that is dropped at its deadline cannot say it afterwards.
-        let before = self.progress.begin(change);
+        let before = self.progress.begin(format!("connection {connection:?}"), change);
         let mut sent = false;
         let answer = match tokio::time::timeout(limit, exchange(origin, &grants, request, &mut self.secrets, &mut sent))
             .await

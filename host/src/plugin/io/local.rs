@@ -29,11 +29,13 @@ impl log::Host for CallState {
             }
             return Ok(());
         }
-        let mut text = message;
+        let mut text = self.clean(&message, LOG_BYTES);
         for (name, value) in fields {
-            text.push_str(&format!(" {name}={value:?}"));
+            // Scrubbed before it is quoted: a secret with a quote or a line end in it would pass in its quoted form.
+            let value = self.clean(&value, LOG_BYTES);
+            text.push_str(&format!(" {}={value:?}", self.clean(&name, LOG_BYTES)));
         }
-        let text = self.clean(&text, LOG_BYTES);
+        let text = truncate(&text, LOG_BYTES);
         let (provider, plugin, call) = (&self.provider, &self.plugin, self.function);
         match level {
             log::Level::Debug => tracing::debug!(target: "plugin", %provider, %plugin, call, "{text}"),

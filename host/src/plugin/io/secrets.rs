@@ -8,7 +8,10 @@ use crate::plugin::call::CallState;
 impl Host for CallState {
     async fn get(&mut self, name: String) -> wasmtime::Result<Result<Vec<u8>, Fault>> {
         let grants = self.grants.clone();
-        Ok(match grants.secret(&name).await {
+        let sent_before = self.progress.begin(format!("secret {name:?}"), false);
+        let found = grants.secret(&name).await;
+        self.progress.end(sent_before);
+        Ok(match found {
             None => Err(fault(
                 FaultKind::UnknownConnection,
                 false,

@@ -387,6 +387,10 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, String> {
     }
     let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
     let manifests = parse(&text).map_err(|e| e.to_string())?;
+    let publishes = |m: &Manifest| matches!(m, Manifest::Proxy(p) if p.spec.auth.publish_secret.is_some());
+    if manifests.iter().any(publishes) {
+        return Err("spec.auth.publishSecret: standalone there is no Secret to publish into; leave it out".into());
+    }
     if text.trim().is_empty() {
         // Editors empty a file before they write it; and a full disk leaves it so.
         return Err("it is empty; remove the file if its objects are to go".into());

@@ -7,10 +7,15 @@ use std::sync::Arc;
 
 use super::*;
 use crate::model::clock::SystemClock;
+use crate::store::local::database::Database;
 use crate::store::{Event, Store};
 
 const PROVIDER: &str =
     "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: demo}\nspec: {plugin: {name: sandbox}}\n";
+
+fn database(dir: &tempfile::TempDir) -> Database {
+    Database::open(&dir.path().join("data/state.redb")).unwrap()
+}
 
 struct Lab {
     store: Arc<LocalStore>,
@@ -21,14 +26,10 @@ impl Lab {
     async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("manifests")).unwrap();
-        let store = LocalStore::open(
-            &dir.path().join("data"),
-            &dir.path().join("manifests"),
-            vec![],
-            Arc::new(SystemClock::default()),
-        )
-        .await
-        .unwrap();
+        let store =
+            LocalStore::open(database(&dir), &dir.path().join("manifests"), vec![], Arc::new(SystemClock::default()))
+                .await
+                .unwrap();
         Self { store, dir }
     }
 
@@ -164,10 +165,10 @@ async fn a_secret_that_others_can_read_is_refused() {
     let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, labels: {crawl.example.com/api-token: \"true\"}}\nstringData: {k: v}\n";
     lab.put("s.yaml", text).await;
     assert!(lab.last_event().message.contains("chmod 600"), "{:?}", lab.last_event());
-    assert!(lab.store.labelled_secrets(crate::model::API_TOKEN_LABEL).await.unwrap().is_empty());
+    assert!(lab.store.token_secrets().await.unwrap().is_empty());
     write(&lab.folder().join("s.yaml"), text, 0o600);
     lab.store.apply_manifests().await;
-    assert_eq!(lab.store.labelled_secrets(crate::model::API_TOKEN_LABEL).await.unwrap().len(), 1);
+    assert_eq!(lab.store.token_secrets().await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -208,13 +209,8 @@ async fn objects_survive_a_restart() {
     drop(store);
     let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
     let again = loop {
-        match LocalStore::open(
-            &dir.path().join("data"),
-            &dir.path().join("manifests"),
-            vec![],
-            Arc::new(SystemClock::default()),
-        )
-        .await
+        match LocalStore::open(database(&dir), &dir.path().join("manifests"), vec![], Arc::new(SystemClock::default()))
+            .await
         {
             Ok(store) => break store,
             Err(e) if std::time::Instant::now() > until => panic!("{e}"),

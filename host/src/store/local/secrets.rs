@@ -1,29 +1,25 @@
 //! Secrets of a standalone operator: `kind: Secret` manifests, in memory only, and files.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 
-use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::login::Login;
 use crate::model::manifest::SecretManifest;
 use crate::model::provider::Source;
 use crate::model::secret::SecretBytes;
 use crate::plugin::grants::SecretError;
 use crate::store::LabelledSecret;
-
-/// A credential is no larger.
-const FILE_BYTES: u64 = 1 << 20;
+use crate::store::credentials::{FileRoots, login, provider_value};
 
 pub(super) struct SecretFiles {
     manifests: RwLock<BTreeMap<String, SecretManifest>>,
-    roots: Vec<PathBuf>,
+    roots: FileRoots,
 }
 
 impl SecretFiles {
     pub fn new(roots: Vec<PathBuf>) -> Self {
-        Self { manifests: RwLock::default(), roots }
+        Self { manifests: RwLock::default(), roots: FileRoots(roots) }
     }
 
     /// Replaces what the manifests hold; answers whether anything changed.
@@ -36,40 +32,14 @@ impl SecretFiles {
 
     pub fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
         match (&source.secret_ref, &source.file) {
-            (Some(reference), _) => {
-                let secret = self.get(&reference.name)?;
-                if secret.labels.get(PROVIDER_SECRET_LABEL).is_none_or(|v| v != "true") {
-                    return Err(SecretError::Denied(format!(
-                        "Secret {} is not for providers: label it {PROVIDER_SECRET_LABEL}: \"true\"",
-                        reference.name
-                    )));
-                }
-                secret.data.get(&reference.key).cloned().ok_or_else(|| {
-                    let keys: Vec<_> = secret.data.keys().map(String::as_str).collect();
-                    SecretError::Missing(format!(
-                        "Secret {} has no key {:?}; it has: {}",
-                        reference.name,
-                        reference.key,
-                        keys.join(", ")
-                    ))
-                })
-            }
-            (None, Some(path)) => self.file(Path::new(path)),
+            (Some(reference), _) => provider_value(&self.get(&reference.name)?, &reference.key),
+            (None, Some(path)) => self.roots.read(Path::new(path)),
             (None, None) => Err(SecretError::Missing("neither secretRef nor file is given".into())),
         }
     }
 
     pub fn login(&self, name: &str) -> Result<Login, SecretError> {
-        let secret = self.get(name)?;
-        let field = |key: &str| {
-            let value = secret.data.get(key).and_then(SecretBytes::expose_line).filter(|v| !v.is_empty());
-            value.map(str::to_owned).ok_or_else(|| {
-                SecretError::Missing(format!(
-                    "Secret {name} must hold the keys username and password as text; {key} is missing"
-                ))
-            })
-        };
-        Ok(Login { username: field("username")?, password: field("password")?.into() })
+        login(&self.get(name)?)
     }
 
     pub fn labelled(&self, label: &str) -> Vec<LabelledSecret> {
@@ -88,28 +58,14 @@ impl SecretFiles {
             ))
         })
     }
-
-    /// Only below the folders that the administrator named: a Provider must not read whatever the operator can.
-    fn file(&self, path: &Path) -> Result<SecretBytes, SecretError> {
-        let missing = |e: std::io::Error| SecretError::Missing(format!("file {}: {e}", path.display()));
-        let real = path.canonicalize().map_err(missing)?;
-        let inside = self.roots.iter().any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)));
-        if !inside {
-            let roots: Vec<_> = self.roots.iter().map(|r| r.display().to_string()).collect();
-            return Err(SecretError::Denied(format!("file {} is not below {}", path.display(), roots.join(" or "))));
-        }
-        if fs::metadata(&real).map_err(missing)?.len() > FILE_BYTES {
-            return Err(SecretError::Unreadable(format!("file {} is over {FILE_BYTES} bytes", path.display())));
-        }
-        fs::read(&real)
-            .map(SecretBytes::from)
-            .map_err(|e| SecretError::Unreadable(format!("file {}: {e}", path.display())))
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::model::PROVIDER_SECRET_LABEL;
     use crate::model::provider::SecretKeyRef;
 
     fn mk_secret(name: &str, label: Option<&str>) -> SecretManifest {

@@ -1,0 +1,218 @@
+//! The store of an operator in Kubernetes: the API server holds everything; memory holds what was last seen of it.
+
+mod cache;
+mod events;
+mod plugins;
+mod secrets;
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, DeleteParams, PostParams};
+use kube::{Client, Resource, ResourceExt};
+use tokio::sync::broadcast;
+
+use self::cache::Cache;
+use self::events::Events;
+use self::secrets::Secrets as KubeSecrets;
+use super::{Change, Event, LabelledSecret, Store, StoreError};
+use crate::model::PROXY_FINALIZER;
+use crate::model::login::{Login, LoginKey};
+use crate::model::naming::ProxyKey;
+use crate::model::provider::{Provider, ProviderStatus, Source};
+use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
+use crate::model::secret::SecretBytes;
+use crate::plugin::grants::{SecretError, Secrets};
+
+/// The store of an operator in Kubernetes.
+pub struct KubeStore {
+    client: Client,
+    namespace: String,
+    installation: String,
+    plugins: plugins::Seen,
+    proxies: Cache<Proxy>,
+    providers: Cache<Provider>,
+    secrets: KubeSecrets,
+    events: Events,
+    login_keys: Mutex<Vec<LoginKey>>,
+    changes: broadcast::Sender<Change>,
+}
+
+impl KubeStore {
+    /// Connects; on return all Proxies and Providers were listed once. `namespace` is the operator's own.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or refuses.
+    pub async fn connect(client: Client, namespace: &str) -> Result<Arc<Self>, StoreError> {
+        let system: Api<Namespace> = Api::all(client.clone());
+        let installation = system.get("kube-system").await.map_err(|e| store_error("Namespace kube-system", e))?.uid();
+        let secrets = KubeSecrets::new(client.clone(), namespace);
+        let login_keys = secrets.login_keys().await?;
+        let (changes, _) = broadcast::channel(4096);
+        let this = Arc::new(Self {
+            proxies: Cache::new(Api::all(client.clone())),
+            providers: Cache::new(Api::all(client.clone())),
+            events: Events::start(client.clone(), namespace),
+            namespace: namespace.to_owned(),
+            installation: installation.unwrap_or_default(),
+            plugins: plugins::Seen::default(),
+            secrets,
+            login_keys: Mutex::new(login_keys),
+            client,
+            changes,
+        });
+        this.secrets.fill().await?;
+        this.providers.fill().await?;
+        this.proxies.fill().await?;
+        Ok(this)
+    }
+
+    /// Follows the API server. Ends never.
+    pub async fn watch(self: Arc<Self>) {
+        let proxies = self.proxies.follow(|proxy| self.changed(Change::Proxy(ProxyKey::of(proxy))));
+        let providers = self.providers.follow(|provider| self.changed(Change::Provider(provider.name_any())));
+        let secrets = self.secrets.follow(|| self.changed(Change::Secrets));
+        futures::future::join3(proxies, providers, secrets).await;
+    }
+
+    fn proxy_api(&self, proxy: &Proxy) -> Api<Proxy> {
+        Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default())
+    }
+
+    fn changed(&self, change: Change) {
+        // Nobody listening is fine.
+        let _ = self.changes.send(change);
+    }
+}
+
+/// An error of the API server, by what it means for whoever wrote.
+fn store_error(what: &str, error: kube::Error) -> StoreError {
+    match &error {
+        kube::Error::Api(status) if status.code == 409 => StoreError::Conflict(what.to_owned()),
+        kube::Error::Api(status) if status.code == 404 => StoreError::NotFound(what.to_owned()),
+        _ => StoreError::Unavailable(format!("{what}: {error}")),
+    }
+}
+
+#[async_trait]
+impl Secrets for KubeStore {
+    async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
+        self.secrets.resolve(source).await
+    }
+}
+
+#[async_trait]
+impl Store for KubeStore {
+    fn installation(&self) -> &str {
+        &self.installation
+    }
+
+    fn proxies(&self) -> Vec<Arc<Proxy>> {
+        self.proxies.all()
+    }
+
+    fn proxy(&self, key: &ProxyKey) -> Option<Arc<Proxy>> {
+        self.proxies.get(&key.to_string())
+    }
+
+    fn providers(&self) -> Vec<Arc<Provider>> {
+        self.providers.all()
+    }
+
+    fn provider(&self, name: &str) -> Option<Arc<Provider>> {
+        self.providers.get(name)
+    }
+
+    fn changes(&self) -> broadcast::Receiver<Change> {
+        self.changes.subscribe()
+    }
+
+    async fn set_proxy_status(&self, proxy: &Proxy, status: ProxyStatus) -> Result<Arc<Proxy>, StoreError> {
+        let what = ProxyKey::of(proxy).to_string();
+        // A PUT of the status alone, which carries the version that it was decided on.
+        let next = Proxy { status: Some(status), ..proxy.clone() };
+        let stored = self.proxy_api(proxy).replace_status(&next.name_any(), &PostParams::default(), &next).await;
+        let stored = stored.map_err(|e| store_error(&what, e))?;
+        self.changed(Change::Proxy(ProxyKey::of(proxy)));
+        Ok(self.proxies.keep(stored))
+    }
+
+    async fn set_proxy_finalizer(&self, proxy: &Proxy, present: bool) -> Result<Option<Arc<Proxy>>, StoreError> {
+        let (key, name) = (ProxyKey::of(proxy).to_string(), proxy.name_any());
+        let mut finalizers = proxy.finalizers().to_vec();
+        finalizers.retain(|f| f != PROXY_FINALIZER);
+        if present {
+            finalizers.push(PROXY_FINALIZER.into());
+        }
+        let gone = proxy.is_deleting() && finalizers.is_empty();
+        // A merge patch that names the version: the list is replaced only if it is the one that was read.
+        let meta = serde_json::json!({"resourceVersion": proxy.resource_version(), "finalizers": finalizers});
+        let patch = kube::api::Patch::Merge(serde_json::json!({"metadata": meta}));
+        let stored = match self.proxy_api(proxy).patch(&name, &kube::api::PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if gone && status.code == 404 => None,
+            stored => Some(stored.map_err(|e| store_error(&key, e))?),
+        };
+        self.changed(Change::Proxy(ProxyKey::of(proxy)));
+        match stored.filter(|_| !gone) {
+            Some(stored) => Ok(Some(self.proxies.keep(stored))),
+            None => {
+                self.proxies.drop(&key, proxy.uid().as_deref());
+                Ok(None)
+            }
+        }
+    }
+
+    async fn set_provider_status(&self, provider: &Provider, status: ProviderStatus) -> Result<(), StoreError> {
+        let name = provider.name_any();
+        let next = Provider { status: Some(status), ..provider.clone() };
+        let api: Api<Provider> = Api::all(self.client.clone());
+        let stored =
+            api.replace_status(&name, &PostParams::default(), &next).await.map_err(|e| store_error(&name, e))?;
+        self.providers.keep(stored);
+        Ok(())
+    }
+
+    async fn delete_proxy(&self, key: &ProxyKey) -> Result<(), StoreError> {
+        let api: Api<Proxy> = Api::namespaced(self.client.clone(), &key.namespace);
+        api.delete(&key.name, &DeleteParams::default()).await.map(drop).map_err(|e| store_error(&key.to_string(), e))
+    }
+
+    async fn delete_provider(&self, name: &str) -> Result<(), StoreError> {
+        let api: Api<Provider> = Api::all(self.client.clone());
+        api.delete(name, &DeleteParams::default()).await.map(drop).map_err(|e| store_error(name, e))
+    }
+
+    async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError> {
+        Ok(self.login_keys.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
+    }
+
+    async fn proxy_login(&self, namespace: &str, secret: &NameRef) -> Result<Login, SecretError> {
+        self.secrets.login(namespace, &secret.name).await
+    }
+
+    async fn publish_login(&self, proxy: &Proxy, secret: &str, login: &Login) -> Result<(), StoreError> {
+        self.secrets.publish(proxy, secret, login).await
+    }
+
+    async fn token_secrets(&self) -> Result<Vec<LabelledSecret>, StoreError> {
+        Ok(self.secrets.tokens())
+    }
+
+    fn event(&self, event: Event) {
+        self.events.tell(event, self);
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.events.recent()
+    }
+}
+
+/// The key under which an object is kept: its name, with its namespace where it has one.
+fn key_of<T: Resource>(object: &T) -> String {
+    let name = object.meta().name.as_deref().unwrap_or_default();
+    match &object.meta().namespace {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    }
+}

@@ -1,0 +1,137 @@
+//! What was last seen of one kind: filled by a list, followed by a watch, and by our own writes as soon as they are
+//! answered, so that the next decision never stands on a version that we replaced ourselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::StreamExt;
+use kube::api::{Api, ListParams};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use super::{key_of, store_error};
+use crate::store::StoreError;
+
+/// Objects of a list request; more would hold much in memory at once.
+const PAGE: u32 = 500;
+
+pub(super) struct Cache<T> {
+    api: Api<T>,
+    labels: Option<String>,
+    seen: Mutex<BTreeMap<String, Arc<T>>>,
+}
+
+impl<T> Cache<T>
+where
+    T: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    pub fn new(api: Api<T>) -> Self {
+        Self { api, labels: None, seen: Mutex::default() }
+    }
+
+    /// Only those that this selector fits.
+    pub fn labelled(self, selector: &str) -> Self {
+        Self { labels: Some(selector.to_owned()), ..self }
+    }
+
+    /// Lists everything once.
+    pub async fn fill(&self) -> Result<(), StoreError> {
+        let mut params = ListParams { label_selector: self.labels.clone(), ..ListParams::default().limit(PAGE) };
+        loop {
+            let page = self.api.list(&params).await.map_err(|e| store_error(&T::plural(&()), e))?;
+            let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
+            for object in page.items {
+                self.keep(object);
+            }
+            match next {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Follows the API server; `changed` is told of each object that came, changed or went. Ends never.
+    pub async fn follow(&self, changed: impl Fn(&T)) {
+        let config = watcher::Config { label_selector: self.labels.clone(), ..watcher::Config::default() };
+        let mut stream = watcher(self.api.clone(), config).default_backoff().boxed();
+        let mut listed: Option<BTreeSet<String>> = None;
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(watcher::Event::Init) => listed = Some(BTreeSet::new()),
+                Ok(watcher::Event::InitApply(object)) => {
+                    if let Some(listed) = &mut listed {
+                        listed.insert(key_of(&object));
+                    }
+                    self.take_in(object, &changed);
+                }
+                Ok(watcher::Event::InitDone) => {
+                    let listed = listed.take().unwrap_or_default();
+                    for gone in self.all().into_iter().filter(|object| !listed.contains(&key_of(&**object))) {
+                        self.drop(&key_of(&*gone), gone.uid().as_deref());
+                        changed(&gone);
+                    }
+                }
+                Ok(watcher::Event::Apply(object)) => self.take_in(object, &changed),
+                Ok(watcher::Event::Delete(object)) => {
+                    self.drop(&key_of(&object), object.uid().as_deref());
+                    changed(&object);
+                }
+                Err(error) => tracing::warn!(kind = %T::kind(&()), %error, "the watch is taken up again"),
+            }
+        }
+    }
+
+    fn take_in(&self, object: T, changed: impl Fn(&T)) {
+        let version = object.resource_version();
+        let kept = self.keep(object);
+        if kept.resource_version() == version {
+            changed(&kept);
+        }
+    }
+
+    /// Keeps an object, unless a later version is there; answers what is there then.
+    pub fn keep(&self, mut object: T) -> Arc<T> {
+        // Nobody here reads who owns which field.
+        object.meta_mut().managed_fields = None;
+        if let Some(annotations) = object.meta_mut().annotations.as_mut() {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+        let key = key_of(&object);
+        let mut seen = self.lock();
+        if let Some(old) = seen.get(&key).filter(|old| old.uid() == object.uid() && version(&***old) > version(&object))
+        {
+            return old.clone();
+        }
+        let object = Arc::new(object);
+        seen.insert(key, object.clone());
+        object
+    }
+
+    /// Forgets an object, unless another of its name has come.
+    pub fn drop(&self, key: &str, uid: Option<&str>) {
+        let mut seen = self.lock();
+        if seen.get(key).is_some_and(|object| uid.is_none() || object.uid().as_deref() == uid) {
+            seen.remove(key);
+        }
+    }
+
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.lock().values().cloned().collect()
+    }
+
+    pub fn get(&self, key: &str) -> Option<Arc<T>> {
+        self.lock().get(key).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<T>>> {
+        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Versions of one object can be compared as numbers (Kubernetes enhancement 5504).
+fn version<T: Resource>(object: &T) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}

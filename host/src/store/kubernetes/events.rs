@@ -1,0 +1,91 @@
+//! Events, through one recorder: what is told twice is counted by it and not written anew.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
+use kube::{Client, Resource};
+use tokio::sync::mpsc;
+
+use super::KubeStore;
+use crate::model::condition::truncate;
+use crate::store::{Event, Regarding, Severity, Store};
+
+/// Events that wait to be written; over it they are dropped, and said in the log all the same.
+const QUEUE: usize = 1024;
+/// The API refuses longer notes.
+const NOTE_BYTES: usize = 1000;
+/// Events that are remembered for people.
+const RECENT: usize = 1000;
+
+pub(super) struct Events {
+    queue: mpsc::Sender<(KubeEvent, ObjectReference)>,
+    recent: Mutex<VecDeque<Event>>,
+    namespace: String,
+}
+
+impl Events {
+    pub fn start(client: Client, namespace: &str) -> Self {
+        let (queue, mut waiting) = mpsc::channel::<(KubeEvent, ObjectReference)>(QUEUE);
+        let instance = std::env::var("HOSTNAME").ok();
+        tokio::spawn(async move {
+            let recorder = Recorder::new(client, Reporter { controller: "proxy-operator".into(), instance });
+            while let Some((event, regarding)) = waiting.recv().await {
+                // A failed event never fails what it tells of.
+                if let Err(error) = recorder.publish(&event, &regarding).await {
+                    tracing::debug!(reason = %event.reason, %error, "an event could not be written");
+                }
+            }
+        });
+        Self { queue, recent: Mutex::default(), namespace: namespace.to_owned() }
+    }
+
+    pub fn tell(&self, event: Event, store: &KubeStore) {
+        match event.severity {
+            Severity::Normal => {
+                tracing::info!(regarding = %event.regarding, reason = %event.reason, "{}", event.message)
+            }
+            Severity::Warning => {
+                tracing::warn!(regarding = %event.regarding, reason = %event.reason, "{}", event.message)
+            }
+        }
+        if let Some(regarding) = self.reference(&event.regarding, store) {
+            let written = KubeEvent {
+                type_: if event.severity == Severity::Normal { EventType::Normal } else { EventType::Warning },
+                reason: truncate(&event.reason, 128),
+                note: Some(truncate(&event.message, NOTE_BYTES)),
+                action: "Reconcile".into(),
+                secondary: None,
+            };
+            if self.queue.try_send((written, regarding)).is_err() {
+                tracing::debug!("too many events wait; one is dropped");
+            }
+        }
+        let mut recent = self.recent.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if recent.len() == RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(event);
+    }
+
+    pub fn recent(&self) -> Vec<Event> {
+        self.recent.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned().collect()
+    }
+
+    /// The object that an event is about; none when it is gone meanwhile, as with the last word about it.
+    fn reference(&self, regarding: &Regarding, store: &KubeStore) -> Option<ObjectReference> {
+        match regarding {
+            Regarding::Proxy(key) => store.proxy(key).map(|proxy| proxy.object_ref(&())),
+            Regarding::Provider(name) => store.provider(name).map(|provider| provider.object_ref(&())),
+            Regarding::Manifest(_) => None,
+            Regarding::ConfigMap(name) => Some(ObjectReference {
+                api_version: Some(ConfigMap::api_version(&()).into()),
+                kind: Some(ConfigMap::kind(&()).into()),
+                namespace: Some(self.namespace.clone()),
+                name: Some(name.clone()),
+                ..ObjectReference::default()
+            }),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! An operator with Kubernetes as its store.
+
+use std::process::Command;
+
+use proxy_operator::rest::auth::{Scope, mint};
+use proxy_operator_tests::apiserver::ApiServer;
+use proxy_operator_tests::binary;
+use proxy_operator_tests::process::{PATIENCE, Process};
+use reqwest::Client;
+use serde_json::Value;
+
+const CLOUD_TOKEN: &str = "sandbox-cloud-token-of-the-lab";
+
+/// An operator beside an API server and a sandbox cloud.
+pub struct Lab {
+    _operator: Process,
+    _judge: Process,
+    _cloud: Process,
+    pub rest: String,
+    pub judge: String,
+    cloud: String,
+    pub token: String,
+    pub client: Client,
+    pub dir: tempfile::TempDir,
+    pub api: ApiServer,
+}
+
+/// The ConfigMap of a plugin.
+pub fn pack(file: &std::path::Path) -> String {
+    let packed = Command::new(binary()).args(["plugin", "pack"]).arg(file).output().unwrap();
+    assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
+    String::from_utf8(packed.stdout).unwrap()
+}
+
+impl Lab {
+    /// Starts all of it; none where there is no API server to be had.
+    pub async fn start() -> Option<Self> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let api = ApiServer::start()?;
+        api.apply_crds();
+        api.run(&["create", "namespace", "proxy-operator"], None);
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("cloud-token"), CLOUD_TOKEN).unwrap();
+        let token_file = at("cloud-token").display().to_string();
+        let last = |line: &str| line.split_whitespace().last().unwrap().to_owned();
+        let (cloud, line) = Process::start(
+            &["sandbox-cloud", "--listen", "127.0.0.1:0", "--token-file", &token_file],
+            &at("cloud.log"),
+        );
+        let cloud_url = last(&line);
+        let (judge, line) = Process::start(&["judge", "--listen", "127.0.0.1:0"], &at("judge.log"));
+        let judge_url = last(&line);
+        let new = mint("crawler", "proxy-operator", &[Scope::Read, Scope::Allocate], &["default".into()], None);
+        api.run(&["apply", "-f", "-"], Some(&new.manifest));
+        let (kubeconfig, data) = (api.kubeconfig().display().to_string(), at("data").display().to_string());
+        let any = "127.0.0.1:0";
+        let (operator, line) = Process::start(
+            &[
+                "--log",
+                "info,proxy_operator=debug",
+                "run",
+                "--kubeconfig",
+                &kubeconfig,
+                "--data",
+                &data,
+                "--judge-url",
+                &judge_url,
+                "--rest-addr",
+                any,
+                "--health-addr",
+                any,
+                "--judge-addr",
+                any,
+                "--metrics-addr",
+                any,
+            ],
+            &at("operator.log"),
+        );
+        let rest = line.split_whitespace().find_map(|p| p.strip_prefix("rest=")).unwrap().to_owned();
+        let client = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        Some(Self {
+            _operator: operator,
+            _judge: judge,
+            _cloud: cloud,
+            rest,
+            judge: judge_url,
+            cloud: cloud_url,
+            token: new.token,
+            client,
+            dir,
+            api,
+        })
+    }
+
+    /// The Provider `demo`, with its Secret.
+    pub fn provider(&self) -> String {
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: cloud, namespace: proxy-operator, labels: {{crawl.example.com/provider-secret: \"true\"}}}}\nstringData: {{token: {CLOUD_TOKEN}}}\n---\napiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {{name: demo}}\nspec:\n  plugin: {{name: sandbox}}\n  connections:\n    cloud: {{http: {{baseUrl: \"{}\", permit: [loopback], auth: {{bearer: {{secretRef: {{name: cloud, key: token}}}}}}}}}}\n",
+            self.cloud
+        )
+    }
+
+    /// Waits with kubectl.
+    pub fn wait_for(&self, what: &str, object: &str) {
+        self.api.run(&["wait", &format!("--for={what}"), "--timeout=60s", object], None);
+    }
+
+    /// How many machines the cloud holds.
+    pub async fn machines(&self) -> usize {
+        let request = self.client.get(format!("{}/v1/instances", self.cloud)).bearer_auth(CLOUD_TOKEN);
+        let page: Value = request.send().await.unwrap().json().await.unwrap();
+        page["instances"].as_array().unwrap().len()
+    }
+
+    /// Waits until an event about this object of the operator's namespace says all of this.
+    pub fn wait_event(&self, reason: &str, object: &str, says: &str) {
+        let until = std::time::Instant::now() + PATIENCE;
+        let selector = format!("reason={reason},involvedObject.name={object}");
+        loop {
+            let path = "jsonpath={.items[*].message}";
+            let found = self
+                .api
+                .run(&["get", "events", "-n", "proxy-operator", "--field-selector", &selector, "-o", path], None);
+            if found.contains(says) {
+                return;
+            }
+            assert!(std::time::Instant::now() < until, "{object}: {found:?} does not say {says:?}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// Puts a file into a ConfigMap as it is, checked by nobody.
+    pub fn upload(&self, plugin: &str, bytes: &[u8]) {
+        let file = self.dir.path().join("upload.wasm");
+        std::fs::write(&file, bytes).unwrap();
+        let (name, literal) = (format!("plugin-{plugin}"), format!("--from-file={plugin}.wasm={}", file.display()));
+        let create = ["create", "configmap", &name, "-n", "proxy-operator", &literal, "--dry-run=client", "-o", "json"];
+        let mut manifest: Value = serde_json::from_str(&self.api.run(&create, None)).unwrap();
+        manifest["metadata"]["labels"] = serde_json::json!({"crawl.example.com/plugin": "true"});
+        if let Some(text) = manifest.as_object_mut().unwrap().remove("data") {
+            // kubectl takes a text file for text.
+            use base64::Engine as _;
+            let encode = |v: &Value| base64::engine::general_purpose::STANDARD.encode(v.as_str().unwrap()).into();
+            manifest["binaryData"] = text
+                .as_object()
+                .unwrap()
+                .iter()
+                .map(|(k, v)| (k.clone(), encode(v)))
+                .collect::<serde_json::Map<_, _>>()
+                .into();
+        }
+        self.api.run(&["apply", "--server-side", "--force-conflicts", "-f", "-"], Some(&manifest.to_string()));
+    }
+}

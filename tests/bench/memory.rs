@@ -1,0 +1,57 @@
+//! Resident memory of the plugin host, each time in a process of its own: what others left behind would be counted too.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use proxy_operator::plugin::load::Loaded;
+use proxy_operator_tests::plugins::{bytes_of, loader_with};
+
+use super::table::{Table, Target};
+
+/// The argument that makes this program the child.
+pub const CHILD: &str = "memory-child";
+
+/// Loads the three plugins, and prints resident and peak memory in KiB, before and after.
+pub async fn child(cache: &Path) {
+    print();
+    let loader = loader_with(Some(cache.to_owned()));
+    let mut all: Vec<Loaded> = vec![];
+    for name in ["sandbox", "static", "echo"] {
+        all.push(loader.load(name, bytes_of(name)).await.unwrap_or_else(|e| panic!("{name}: {e}")));
+    }
+    print();
+    drop(all);
+}
+
+fn print() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kib = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.map_or("0", |rest| rest.trim_start_matches(':').trim().trim_end_matches(" kB")).to_owned()
+    };
+    println!("{} {}", kib("VmRSS"), kib("VmHWM"));
+}
+
+/// In MiB: resident before, resident after, peak.
+fn run(cache: &Path) -> [f64; 3] {
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program).arg(CHILD).arg(cache).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let figures: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse::<f64>().ok()).collect();
+    match figures[..] {
+        [before, _, after, peak] => [before, after, peak].map(|kib| kib / 1024.0),
+        _ => panic!("the child said {text:?}: {}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+pub fn measure(table: &mut Table, work: &Path) {
+    let cache = work.join("code-memory");
+    let [before, after, peak] = run(&cache);
+    table.row("resident memory: this program", before, "MiB", Target::None);
+    table.row("  three plugins compiled", after, "MiB", Target::Under(64.0));
+    table.row("  its peak while compiling", peak, "MiB", Target::Under(128.0));
+    let [_, after, peak] = run(&cache);
+    table.row("  three plugins from the cache", after, "MiB", Target::Under(64.0));
+    table.row("  its peak while loading", peak, "MiB", Target::Under(128.0));
+}

@@ -1,0 +1,83 @@
+//! A process of the product: started, watched, and ended by its id.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Nothing that works takes longer, even on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running process of the product.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts the product's binary and waits for the line on its stdout that says it is up; answers that line.
+    pub fn start(args: &[&str], log: &Path) -> (Self, String) {
+        let stderr = File::options().create(true).append(true).open(log).unwrap();
+        let mut child = Command::new(crate::binary())
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let process = Self { child, log: log.to_owned() };
+        let (said, line) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(stdout);
+            let mut first = String::new();
+            let _ = lines.read_line(&mut first);
+            let _ = said.send(first);
+            // Read on, so that the process never waits for us.
+            let _ = lines.read_to_end(&mut Vec::new());
+        });
+        let line = line.recv_timeout(PATIENCE).unwrap_or_default();
+        assert!(!line.is_empty(), "{args:?} did not start:\n{}", process.log());
+        (process, line.trim().to_owned())
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Asks it to end, and waits until it did; answers its exit code.
+    pub fn stop(mut self) -> Option<i32> {
+        // The child was not waited for yet, so its id is its own.
+        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => return status.code(),
+                None if Instant::now() > until => panic!("it did not end:\n{}", self.log()),
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
+    }
+
+    /// Ends it without a chance to tidy up, as a crash does.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
