@@ -5,6 +5,7 @@ use crate::model::clock::ManualClock;
 use crate::plugin::engine::Runtime;
 use crate::plugin::load::Loader;
 use crate::store::local::LocalStore;
+use crate::store::local::database::Database;
 
 const MANIFEST: &str = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: demo}\nspec: {plugin: {name: sandbox}, config: {a: 1}}\n";
 
@@ -13,7 +14,8 @@ async fn mk_providers(dir: &std::path::Path) -> (Arc<LocalStore>, Providers) {
     std::fs::create_dir(&manifests).unwrap();
     std::fs::write(manifests.join("demo.yaml"), MANIFEST).unwrap();
     let clock = Arc::new(ManualClock::default());
-    let store = LocalStore::open(&dir.join("data"), &manifests, vec![], clock.clone()).await.unwrap();
+    let database = Database::open(&dir.join("data/state.redb")).unwrap();
+    let store = LocalStore::open(database, &manifests, vec![], clock.clone()).await.unwrap();
     store.apply_manifests().await;
     let loader = Loader::new(Runtime::new(None).unwrap(), clock.clone()).unwrap();
     let registry = Arc::new(Registry::new(Arc::new(loader)));

@@ -193,6 +193,12 @@ impl Lab {
         self.proxy.metadata.deletion_timestamp = Some(at);
     }
 
+    /// Deletes the object, and answers the look that comes first.
+    pub fn delete_seen(&mut self, state: State) {
+        self.delete();
+        self.on(Call::Get, shown(state));
+    }
+
     pub fn provider(&mut self) -> &mut ReadyProvider {
         match &mut self.facts.provider {
             ProviderFacts::Ready(provider) => provider,

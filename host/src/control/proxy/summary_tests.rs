@@ -119,11 +119,11 @@ fn a_deletion_that_cannot_go_on_says_why() {
     lab.facts.provider = ProviderFacts::Missing;
     assert_eq!(says(&lab, "Deleting"), (Status::True, "ProviderMissing".into()));
     let mut lab = Lab::made(State::Stopped);
-    lab.delete();
+    lab.delete_seen(State::Stopped);
     lab.on(Call::Delete, error(ErrorKind::Unauthorized));
     assert_eq!(says(&lab, "Deleting"), (Status::True, "Unauthorized".into()));
     let mut lab = Lab::serving();
-    lab.delete();
+    lab.delete_seen(State::Running);
     lab.facts.held = true;
     assert!(matches!(lab.run(), Step::Wait(_)));
     assert_eq!(says(&lab, "Deleting"), (Status::True, "Draining".into()));
