@@ -324,3 +324,7 @@ fn judge(
         .collect();
     (says, targets)
 }
+
+#[cfg(test)]
+#[path = "provider_tests.rs"]
+mod tests;

@@ -187,6 +187,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn timers_that_were_replaced_do_not_pile_up() {
+        let queue = Queue::default();
+        for _ in 0..10_000 {
+            queue.add_after("a", Duration::from_secs(3600));
+            queue.add("a");
+            drop(queue.next().await);
+        }
+        queue.add_after("a", Duration::from_secs(5));
+        assert!(queue.lock().timers.len() < 100);
+        let start = Instant::now();
+        drop(queue.next().await);
+        assert_eq!(start.elapsed().as_secs(), 5);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn many_workers_share_many_keys() {
         let queue = Queue::default();
         for key in 0..100 {

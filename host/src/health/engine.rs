@@ -276,6 +276,34 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_of_the_same_kind_keeps_its_text_so_that_nothing_is_written() {
+        let fail = |kind, message: &str| Err(Failure { kind, message: message.into() });
+        let mut watched = mk_watched();
+        for n in 0..9 {
+            watched.count(fail(FailureKind::Broken, &format!("from port {n}")));
+        }
+        let first = Failure { kind: FailureKind::Broken, message: "from port 0".into() };
+        assert_eq!(watched.verdict, Verdict::Unhealthy(first));
+        watched.count(fail(FailureKind::TimedOut, "late"));
+        assert!(matches!(&watched.verdict, Verdict::Unhealthy(f) if f.kind == FailureKind::TimedOut));
+    }
+
+    /// The verdict about an old address once counted for a new one, which was lent before it was probed.
+    #[test]
+    fn a_verdict_is_of_one_incarnation_at_one_address() {
+        let (engine, _changes) = Engine::new();
+        let target = (*mk_watched().target).clone();
+        engine.watch(target.clone());
+        let healthy = Verdict::Healthy { exit_ip: None };
+        engine.lock().watched.get_mut(&target.key).unwrap().verdict = healthy.clone();
+        let other = Endpoint { port: 2, ..target.endpoint.clone() };
+        assert_eq!(engine.verdict(&target.key, "u", 0, &target.endpoint), healthy);
+        for (uid, incarnation, endpoint) in [("v", 0, &target.endpoint), ("u", 1, &target.endpoint), ("u", 0, &other)] {
+            assert_eq!(engine.verdict(&target.key, uid, incarnation, endpoint), Verdict::Unknown);
+        }
+    }
+
+    #[test]
     fn probes_are_spread_around_their_interval() {
         let mut watched = mk_watched();
         assert!(watched.pause() < Duration::from_secs(1));

@@ -21,10 +21,10 @@ struct Lab {
 }
 
 const MANIFEST: &str =
-    "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {name: a, namespace: n}\nspec: {provider: p}\n";
+    "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {name: a, namespace: crawl}\nspec: {provider: p}\n";
 
 fn key() -> ProxyKey {
-    ProxyKey { namespace: "n".into(), name: "a".into() }
+    ProxyKey { namespace: "crawl".into(), name: "a".into() }
 }
 
 impl Lab {
@@ -60,7 +60,7 @@ impl Lab {
     }
 
     async fn refusal(&self) -> Refusal {
-        let wish = Wish { namespaces: vec!["n".into()], ttl: Duration::from_secs(60), ..Wish::default() };
+        let wish = Wish { namespaces: vec!["crawl".into()], ttl: Duration::from_secs(60), ..Wish::default() };
         self.driver.allocator.acquire(&wish, self.clock.monotonic(), Duration::ZERO).await.unwrap_err()
     }
 }
@@ -135,7 +135,7 @@ async fn only_what_a_listing_lacks_is_looked_at_and_a_running_pass_does_not_lose
     let owner = Owner {
         installation: lab.store.installation().into(),
         proxy_uid: uid.clone(),
-        namespace: "n".into(),
+        namespace: "crawl".into(),
         name: "a".into(),
     };
     let shown = |state, installation: &str| {

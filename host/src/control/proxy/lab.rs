@@ -188,17 +188,15 @@ impl Lab {
         self.on(Call::Validate, Ok(Answer::Validated(vec![])));
     }
 
-    /// Somebody asks for its deletion, and the backend has shown since what it showed before.
-    pub fn delete_as_seen(&mut self) {
-        let seen = self.memory.seen.clone();
-        self.memory.begin_deletion();
-        self.memory.seen = seen;
-        self.delete();
-    }
-
     pub fn delete(&mut self) {
         let at = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.facts.wall);
         self.proxy.metadata.deletion_timestamp = Some(at);
+    }
+
+    /// Deletes the object, and answers the look that comes first.
+    pub fn delete_seen(&mut self, state: State) {
+        self.delete();
+        self.on(Call::Get, shown(state));
     }
 
     pub fn provider(&mut self) -> &mut ReadyProvider {

@@ -160,12 +160,11 @@ impl Memory {
     pub(super) fn begin_deletion(&mut self) {
         if !self.deleting {
             self.deleting = true;
-            // Asked for anew: what was seen while it lived may be gone.
-            self.seen.take_if(|seen| !matches!(seen.state, None | Some(State::Deleting)));
+            // Asked for anew: what was seen while it lived may be gone, and what was absent before a create that failed may
+            // have been half made by it.
+            self.seen.take_if(|seen| seen.state != Some(State::Deleting));
             self.rebuild = None;
             self.trouble.take_if(|t| !matches!(t.error.kind, ErrorKind::RateLimited(_)));
-            // Absent before a create that failed says nothing about what that create left behind.
-            self.seen.take_if(|seen| seen.state.is_none());
         }
     }
 

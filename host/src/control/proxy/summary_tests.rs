@@ -115,15 +115,15 @@ fn a_refused_spec_is_said_and_the_old_instance_is_ready_all_the_same() {
 #[test]
 fn a_deletion_that_cannot_go_on_says_why() {
     let mut lab = Lab::serving();
-    lab.delete_as_seen();
+    lab.delete();
     lab.facts.provider = ProviderFacts::Missing;
     assert_eq!(says(&lab, "Deleting"), (Status::True, "ProviderMissing".into()));
     let mut lab = Lab::made(State::Stopped);
-    lab.delete_as_seen();
+    lab.delete_seen(State::Stopped);
     lab.on(Call::Delete, error(ErrorKind::Unauthorized));
     assert_eq!(says(&lab, "Deleting"), (Status::True, "Unauthorized".into()));
     let mut lab = Lab::serving();
-    lab.delete_as_seen();
+    lab.delete_seen(State::Running);
     lab.facts.held = true;
     assert!(matches!(lab.run(), Step::Wait(_)));
     assert_eq!(says(&lab, "Deleting"), (Status::True, "Draining".into()));

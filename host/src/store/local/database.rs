@@ -201,6 +201,8 @@ fn write_all(database: &std::sync::Weak<redb::Database>, mut queue: mpsc::Receiv
         let Some(database) = database.upgrade() else { return };
         let together: Vec<Write> = jobs.iter_mut().flat_map(|job| std::mem::take(&mut job.writes)).collect();
         let outcome = commit(&database, &together);
+        // Let go before anybody is answered: whoever then drops the last handle has closed the file.
+        drop(database);
         for job in jobs.drain(..) {
             // A caller that gave up loses only the answer.
             let _ = job.done.send(outcome.clone());

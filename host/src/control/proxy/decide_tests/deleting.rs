@@ -93,7 +93,7 @@ fn a_later_success_does_not_end_the_doubt_about_an_earlier_create() {
     lab.advance(secs(2));
     lab.on(Call::Get, absent());
     lab.on(Call::Create, Ok(Answer::Created(mk_instance("zone-a", State::Running))));
-    lab.delete_as_seen();
+    lab.delete_seen(State::Running);
     lab.on(Call::Delete, gone());
     assert_eq!(lab.wait(), SURE - secs(2));
     lab.advance(SURE);
@@ -155,7 +155,7 @@ fn a_failed_delete_is_repeated_as_its_kind_says() {
         (ErrorKind::ConfigMissing, 300.0, 600.0),
     ] {
         let mut lab = Lab::made(State::Running);
-        lab.delete_as_seen();
+        lab.delete_seen(State::Running);
         lab.on(Call::Delete, error(kind.clone()));
         let wait = lab.wait();
         assert!((from..=to).contains(&wait.as_secs_f64()), "{kind:?}: {wait:?}");
@@ -168,9 +168,9 @@ fn a_failed_delete_is_repeated_as_its_kind_says() {
 fn what_is_not_ours_is_touched_neither_while_living_nor_on_deletion() {
     for call in [Call::Get, Call::Delete] {
         let mut lab = Lab::made(State::Stopped);
-        lab.delete_as_seen();
-        if call == Call::Get {
-            lab.memory.seen = None;
+        match call {
+            Call::Get => lab.delete(),
+            _ => lab.delete_seen(State::Stopped),
         }
         lab.on(call, error(ErrorKind::Foreign));
         assert!(released(lab));
@@ -210,7 +210,7 @@ fn an_object_whose_provider_is_missing_stays() {
 #[test]
 fn leases_are_awaited_up_to_the_drain_timeout_once_no_new_one_is_given() {
     let mut lab = Lab::serving();
-    lab.delete_as_seen();
+    lab.delete_seen(State::Running);
     assert_eq!(lab.wait(), Duration::from_millis(10), "closed first: not held yet says nothing");
     lab.facts.held = true;
     for _ in 0..599 {
@@ -235,7 +235,7 @@ fn leases_are_awaited_only_where_the_proxy_may_serve() {
         (Verdict::Unknown, true),
     ] {
         let mut lab = Lab::serving();
-        lab.delete_as_seen();
+        lab.delete_seen(State::Running);
         lab.facts.health = health.clone();
         assert_eq!(matches!(lab.run(), Step::Wait(_)), awaited, "{health:?}");
     }
@@ -269,7 +269,7 @@ fn an_absence_from_before_a_create_is_asked_for_again() {
 fn a_pause_does_not_keep_from_deleting() {
     let mut lab = Lab::made(State::Stopped);
     lab.proxy.spec.paused = true;
-    lab.delete_as_seen();
+    lab.delete_seen(State::Stopped);
     lab.on(Call::Delete, gone());
     assert!(released(lab));
 }

@@ -1,0 +1,56 @@
+//! When a Provider is looked at again, and when its Proxies are.
+
+use super::*;
+use crate::model::clock::ManualClock;
+use crate::plugin::engine::Runtime;
+use crate::plugin::load::Loader;
+use crate::store::local::LocalStore;
+use crate::store::local::database::Database;
+
+const MANIFEST: &str = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: demo}\nspec: {plugin: {name: sandbox}, config: {a: 1}}\n";
+
+async fn mk_providers(dir: &std::path::Path) -> (Arc<LocalStore>, Providers) {
+    let manifests = dir.join("manifests");
+    std::fs::create_dir(&manifests).unwrap();
+    std::fs::write(manifests.join("demo.yaml"), MANIFEST).unwrap();
+    let clock = Arc::new(ManualClock::default());
+    let database = Database::open(&dir.join("data/state.redb")).unwrap();
+    let store = LocalStore::open(database, &manifests, vec![], clock.clone()).await.unwrap();
+    store.apply_manifests().await;
+    let loader = Loader::new(Runtime::new(None).unwrap(), clock.clone()).unwrap();
+    let registry = Arc::new(Registry::new(Arc::new(loader)));
+    (store.clone(), Providers::new(store, registry, clock))
+}
+
+/// Each write of its own status once led to another check; with a figure in a message that was a loop without a pause.
+#[tokio::test]
+async fn its_own_status_is_no_reason_to_look_at_a_provider_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, providers) = mk_providers(dir.path()).await;
+    assert!(!providers.has_seen(&store.provider("demo").unwrap()), "never looked at");
+    let pass = providers.reconcile("demo").await;
+    assert!(pass.changed && pass.again >= Duration::from_secs(10));
+    let written = store.provider("demo").unwrap();
+    assert!(written.status.is_some() && providers.has_seen(&written));
+    std::fs::write(dir.path().join("manifests/demo.yaml"), MANIFEST.replace("a: 1", "a: 2")).unwrap();
+    store.apply_manifests().await;
+    assert!(!providers.has_seen(&store.provider("demo").unwrap()), "another spec");
+    assert!(!providers.reconcile("demo").await.changed, "it is as it was");
+    assert_eq!(store.provider("demo").unwrap().status.as_ref().and_then(|s| s.observed_generation), Some(2));
+}
+
+#[tokio::test]
+async fn a_transition_is_told_once_and_a_changed_credential_is_another_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, providers) = mk_providers(dir.path()).await;
+    for _ in 0..3 {
+        providers.reconcile("demo").await;
+    }
+    assert_eq!(store.events().iter().filter(|e| e.reason == "PluginMissing").count(), 1);
+    let epoch = || providers.lock()["demo"].epoch;
+    let before = epoch();
+    providers.reconcile("demo").await;
+    assert_eq!(epoch(), before);
+    providers.renew();
+    assert_ne!(epoch(), before);
+}
