@@ -5,6 +5,7 @@
 mod credentials;
 pub mod kubernetes;
 pub mod local;
+mod recent;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -5,9 +5,8 @@ mod manifests;
 mod objects;
 mod secrets;
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio::sync::broadcast;
@@ -16,7 +15,8 @@ use self::database::{Database, Write};
 use self::manifests::Folder;
 use self::objects::Objects;
 use self::secrets::SecretFiles;
-use super::{Change, Event, LabelledSecret, Severity, Store, StoreError};
+use super::recent::Recent;
+use super::{Change, Event, LabelledSecret, Store, StoreError};
 use crate::model::API_TOKEN_LABEL;
 use crate::model::clock::Clock;
 use crate::model::login::{Login, LoginKey};
@@ -25,9 +25,6 @@ use crate::model::provider::{Provider, ProviderStatus, Source};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
 use crate::model::secret::SecretBytes;
 use crate::plugin::grants::{SecretError, Secrets};
-
-/// Events that are remembered.
-const EVENTS: usize = 1000;
 
 /// The store of a standalone operator.
 pub struct LocalStore {
@@ -38,7 +35,7 @@ pub struct LocalStore {
     provider_objects: Objects<Provider>,
     secrets: SecretFiles,
     changes: broadcast::Sender<Change>,
-    events: Mutex<VecDeque<Event>>,
+    events: Recent,
     folder: Folder,
     clock: Arc<dyn Clock>,
 }
@@ -67,7 +64,7 @@ impl LocalStore {
             secrets: SecretFiles::new(files),
             database,
             changes,
-            events: Mutex::default(),
+            events: Recent::default(),
             folder: Folder::new(manifests),
             clock,
         }))
@@ -174,23 +171,11 @@ impl Store for LocalStore {
     }
 
     fn event(&self, event: Event) {
-        match event.severity {
-            Severity::Normal => {
-                tracing::info!(regarding = %event.regarding, reason = %event.reason, "{}", event.message)
-            }
-            Severity::Warning => {
-                tracing::warn!(regarding = %event.regarding, reason = %event.reason, "{}", event.message)
-            }
-        }
-        let mut events = self.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if events.len() == EVENTS {
-            events.pop_front();
-        }
-        events.push_back(event);
+        self.events.record(event);
     }
 
     fn events(&self) -> Vec<Event> {
-        self.events.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned().collect()
+        self.events.all()
     }
 }
 

@@ -1,8 +1,5 @@
 //! Events, through one recorder: what is told twice is counted by it and not written anew.
 
-use std::collections::VecDeque;
-use std::sync::Mutex;
-
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
@@ -10,18 +7,17 @@ use tokio::sync::mpsc;
 
 use super::KubeStore;
 use crate::model::condition::truncate;
+use crate::store::recent::Recent;
 use crate::store::{Event, Regarding, Severity, Store};
 
 /// Events that wait to be written; over it they are dropped, and said in the log all the same.
 const QUEUE: usize = 1024;
 /// The API refuses longer notes.
 const NOTE_BYTES: usize = 1000;
-/// Events that are remembered for people.
-const RECENT: usize = 1000;
 
 pub(super) struct Events {
     queue: mpsc::Sender<(KubeEvent, ObjectReference)>,
-    recent: Mutex<VecDeque<Event>>,
+    recent: Recent,
     namespace: String,
 }
 
@@ -38,18 +34,10 @@ impl Events {
                 }
             }
         });
-        Self { queue, recent: Mutex::default(), namespace: namespace.to_owned() }
+        Self { queue, recent: Recent::default(), namespace: namespace.to_owned() }
     }
 
     pub fn tell(&self, event: Event, store: &KubeStore) {
-        match event.severity {
-            Severity::Normal => {
-                tracing::info!(regarding = %event.regarding, reason = %event.reason, "{}", event.message)
-            }
-            Severity::Warning => {
-                tracing::warn!(regarding = %event.regarding, reason = %event.reason, "{}", event.message)
-            }
-        }
         if let Some(regarding) = self.reference(&event.regarding, store) {
             let written = KubeEvent {
                 type_: if event.severity == Severity::Normal { EventType::Normal } else { EventType::Warning },
@@ -62,15 +50,11 @@ impl Events {
                 tracing::debug!("too many events wait; one is dropped");
             }
         }
-        let mut recent = self.recent.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if recent.len() == RECENT {
-            recent.pop_front();
-        }
-        recent.push_back(event);
+        self.recent.record(event);
     }
 
     pub fn recent(&self) -> Vec<Event> {
-        self.recent.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned().collect()
+        self.recent.all()
     }
 
     /// The object that an event is about; none when it is gone meanwhile, as with the last word about it.
