@@ -1,5 +1,6 @@
 //! Our objects on a real API server, as people with kubectl see them.
 
 mod crds;
-mod lab;
+mod logins;
 mod main_job;
+mod wrong_objects;

@@ -1,7 +1,9 @@
 //! Labs that the suites run in: real processes of the product on loopback, started by the tests and ended by them.
 
 pub mod apiserver;
+pub mod backend;
 pub mod bad_plugins;
+pub mod kube_lab;
 pub mod lab;
 pub mod plugins;
 pub mod process;
