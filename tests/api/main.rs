@@ -3,4 +3,5 @@
 mod crds;
 mod logins;
 mod main_job;
+mod plugins;
 mod wrong_objects;

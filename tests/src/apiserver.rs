@@ -19,12 +19,12 @@ pub struct ApiServer {
 }
 
 /// A program of the cluster, as `tests/cluster/build.sh` leaves it.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     crate::root().join("bin/cluster").join(name)
 }
 
 /// A port that is free now.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 

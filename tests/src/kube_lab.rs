@@ -27,7 +27,7 @@ pub struct Lab {
     pub api: ApiServer,
 }
 
-/// The ConfigMap of a plugin.
+/// The ConfigMaps of a plugin.
 pub fn pack(file: &std::path::Path) -> String {
     let packed = Command::new(binary()).args(["plugin", "pack"]).arg(file).output().unwrap();
     assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));

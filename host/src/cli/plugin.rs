@@ -1,21 +1,17 @@
 //! `plugin`: for authors.
 
+mod pack;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use base64::Engine as _;
 use clap::Subcommand;
 
-use crate::model::PLUGIN_LABEL;
 use crate::model::clock::SystemClock;
-use crate::model::naming::is_label;
 use crate::plugin::contract;
 use crate::plugin::engine::Runtime;
-use crate::plugin::load::{LoadError, Loader};
-
-/// The API server refuses more, all keys together.
-const CONFIG_MAP_BYTES: usize = (1 << 20) - 4096;
+use crate::plugin::load::{Loader, digest_of};
 
 /// Work with plugins
 #[derive(Subcommand)]
@@ -33,13 +29,24 @@ pub(super) enum PluginCommand {
         /// NAME.wasm
         file: PathBuf,
     },
-    /// Print the ConfigMap that brings a plugin into a cluster
+    /// Print the ConfigMaps that bring a plugin into a cluster: one where it fits, compressed and cut otherwise
     Pack {
         /// NAME.wasm
         file: PathBuf,
         /// The operator's namespace
         #[arg(long, short, default_value = "proxy-operator")]
         namespace: String,
+        /// Write each ConfigMap into a file of this folder
+        #[arg(long, short, value_name = "DIR")]
+        output: Option<PathBuf>,
+    },
+    /// Compile a plugin for this CPU and this operator's engine, for the plugin folder of an operator with little memory
+    Compile {
+        /// NAME.wasm
+        file: PathBuf,
+        /// The folder to write to: the one that --plugin-dir names, beside the .wasm
+        #[arg(long, short, value_name = "DIR")]
+        output: PathBuf,
     },
     /// Print the contract
     Wit,
@@ -53,7 +60,8 @@ pub(super) async fn run(command: PluginCommand) -> anyhow::Result<u8> {
             Ok(0)
         }
         PluginCommand::Check { file } => check(&file).await,
-        PluginCommand::Pack { file, namespace } => pack(&file, &namespace).map(|()| 0),
+        PluginCommand::Pack { file, namespace, output } => pack::pack(&file, &namespace, output.as_deref()).map(|()| 0),
+        PluginCommand::Compile { file, output } => compile(&file, &output).map(|()| 0),
         PluginCommand::Wit => {
             print!("{}", include_str!("../../../wit/provider.wit"));
             Ok(0)
@@ -65,22 +73,18 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| path.display().to_string())
 }
 
-/// Prints a ConfigMap. Apply it server-side: kubectl's own way would copy all of it into an annotation, which is too small.
-fn pack(file: &Path, namespace: &str) -> anyhow::Result<()> {
-    let name = file.file_stem().and_then(|n| n.to_str()).unwrap_or_default();
-    anyhow::ensure!(is_label(name), "{}: {}", file.display(), LoadError::BadName);
+/// Writes code as the cache keeps it, named by the digest of the file and by engine and CPU.
+fn compile(file: &Path, output: &Path) -> anyhow::Result<()> {
     let bytes = read(file)?;
-    contract::check(&bytes).with_context(|| file.display().to_string())?;
-    anyhow::ensure!(
-        bytes.len() <= CONFIG_MAP_BYTES,
-        "{} has {} bytes, and a ConfigMap holds {CONFIG_MAP_BYTES}: build it for size, or mount it into --plugin-dir",
-        file.display(),
-        bytes.len()
-    );
-    println!("# kubectl apply --server-side -f FILE");
-    println!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: plugin-{name}\n  namespace: {namespace}");
-    println!("  labels:\n    {PLUGIN_LABEL}: \"true\"");
-    println!("binaryData:\n  {name}.wasm: {}", base64::engine::general_purpose::STANDARD.encode(bytes));
+    let checked = contract::check(&bytes).with_context(|| file.display().to_string())?;
+    contract::validate(&checked.component).with_context(|| file.display().to_string())?;
+    let runtime = Runtime::new(Some(output.to_owned())).map_err(|e| anyhow::anyhow!("{e:#}"))?;
+    let digest = digest_of(&bytes);
+    let hash = digest.trim_start_matches("sha256:");
+    runtime.code(hash, &checked.component).with_context(|| file.display().to_string())?;
+    let code = output.join(runtime.file(hash));
+    let size = std::fs::metadata(&code).with_context(|| code.display().to_string())?.len();
+    println!("{}: {size} bytes, for {digest}", code.display());
     Ok(())
 }
 
