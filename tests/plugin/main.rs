@@ -15,3 +15,4 @@ mod sandbox_faults;
 mod small_plugins;
 mod sources;
 mod swapping;
+mod wasi;

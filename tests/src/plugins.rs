@@ -5,7 +5,7 @@ pub mod server;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -107,6 +107,7 @@ pub struct Setup {
     spec: Value,
     /// What its grants resolve to.
     pub vault: Vault,
+    files: Option<PathBuf>,
     shared: Shared,
 }
 
@@ -122,7 +123,7 @@ impl Setup {
         // As the program does first of all.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let spec = json!({"plugin": {"name": "any"}, "connections": {}, "secrets": {}, "config": {}, "limits": {}});
-        Self { spec, vault: Vault::default(), shared: Shared::new(Arc::new(SystemClock::default())) }
+        Self { spec, vault: Vault::default(), files: None, shared: Shared::new(Arc::new(SystemClock::default())) }
     }
 
     /// Grants an HTTP connection to this address, with loopback permitted.
@@ -150,6 +151,11 @@ impl Setup {
         self.spec["secrets"][name] = json!({"secretRef": {"name": name, "key": "value"}});
         self.vault.set(name, value);
         self
+    }
+
+    /// A folder that a WASI guest may read.
+    pub fn files(self, folder: &Path) -> Self {
+        Self { files: Some(folder.to_owned()), ..self }
     }
 
     /// The Provider's config.
@@ -184,6 +190,10 @@ impl Setup {
     pub fn bind(&self, plugin: Arc<Loaded>) -> Handle {
         let spec = self.spec();
         let grants = Grants::new(&spec, Arc::new(self.vault.clone())).unwrap_or_else(|e| panic!("{e}"));
+        let grants = match &self.files {
+            Some(folder) => grants.with_files(folder.clone()),
+            None => grants,
+        };
         let config: &Map<_, _> = &spec.config;
         Handle::new(plugin, "provider-1", Arc::new(grants), config, &spec.limits, INSTALLATION, &self.shared)
     }

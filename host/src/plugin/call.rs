@@ -11,6 +11,7 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 
 use super::bindings::{Plugin, PluginPre};
 use super::grants::Grants;
+use super::io::wasi::Wasi;
 use super::limits::{HANDLES, HOSTCALL_BYTES, Limiter};
 use crate::model::clock::Clock;
 use crate::model::error::{CallError, ErrorKind};
@@ -29,6 +30,7 @@ pub(super) struct CallState {
     pub log_records: u32,
     pub panic_text: Option<String>,
     pub progress: Arc<Progress>,
+    pub wasi: Wasi,
     deadline: Instant,
 }
 
@@ -127,6 +129,7 @@ pub(super) async fn call<T: Send + 'static>(
         log_records: 0,
         panic_text: None,
         progress: progress.clone(),
+        wasi: Wasi::default(),
         deadline: Instant::now() + context.timeout,
     };
     let at = format!("plugin {}, {function}", context.plugin);

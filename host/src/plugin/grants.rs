@@ -1,6 +1,7 @@
 //! What one Provider grants its plugin: connections and secrets, by name.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -63,6 +64,7 @@ pub(super) enum Granted {
 pub struct Grants {
     pub(super) connections: BTreeMap<String, Granted>,
     secrets: BTreeMap<String, Source>,
+    files: Option<PathBuf>,
     resolver: Arc<dyn Secrets>,
 }
 
@@ -82,7 +84,17 @@ impl Grants {
             };
             connections.insert(name.clone(), granted);
         }
-        Ok(Self { connections, secrets: spec.secrets.clone(), resolver })
+        Ok(Self { connections, secrets: spec.secrets.clone(), files: None, resolver })
+    }
+
+    /// The same, with a folder that the guest may read.
+    pub fn with_files(self, dir: PathBuf) -> Self {
+        Self { files: Some(dir), ..self }
+    }
+
+    /// The folder that the guest may read.
+    pub(super) fn files(&self) -> Option<&Path> {
+        self.files.as_deref()
     }
 
     /// No connection and no secret, for `describe`.
@@ -94,7 +106,7 @@ impl Grants {
                 Err(SecretError::Missing("no secret is granted".into()))
             }
         }
-        Self { connections: BTreeMap::new(), secrets: BTreeMap::new(), resolver: Arc::new(Nothing) }
+        Self { connections: BTreeMap::new(), secrets: BTreeMap::new(), files: None, resolver: Arc::new(Nothing) }
     }
 
     /// Names of connections of a kind (`ssh` or `http`).

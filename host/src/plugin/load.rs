@@ -14,6 +14,7 @@ use super::contract::{self, ContractError};
 use super::convert::Returned;
 use super::engine::{CodeError, Origin, Runtime};
 use super::grants::Grants;
+use super::io::wasi;
 use super::limits::{DESCRIBE_TIMEOUT, FILE_BYTES};
 use crate::model::clock::Clock;
 use crate::model::error::CallError;
@@ -172,6 +173,7 @@ impl Loader {
     pub fn new(runtime: Runtime, clock: Arc<dyn Clock>) -> wasmtime::Result<Self> {
         let mut linker = Linker::new(runtime.engine());
         Bindings::add_to_linker::<_, HasSelf<_>>(&mut linker, |state: &mut CallState| state)?;
+        wasi::link(&mut linker)?;
         let permits = [Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(4))];
         let loaded = Mutex::default();
         let policy = Policy::default();
