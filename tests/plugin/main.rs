@@ -4,6 +4,7 @@ mod caching;
 mod deadlines;
 mod dropping;
 mod egress;
+mod evolution;
 mod folder;
 mod hostile;
 mod http;

@@ -10,7 +10,7 @@ use wasmtime::component::{HasSelf, Linker};
 
 use super::bindings::{Plugin as Bindings, PluginPre};
 use super::call::{CallState, Context, call};
-use super::contract::{self, ContractError};
+use super::contract::{self, ContractError, PACKAGE, VERSION};
 use super::convert::Returned;
 use super::engine::{CodeError, Origin, Runtime};
 use super::grants::Grants;
@@ -75,8 +75,15 @@ pub enum LoadError {
     #[error(transparent)]
     Code(#[from] CodeError),
     /// It does not link.
-    #[error("it does not link: {0}; build it against the contract that `proxy-operator plugin wit` prints")]
-    Link(String),
+    #[error(
+        "it was built against {PACKAGE}@{guest} and uses what {PACKAGE}@{VERSION}, which this operator serves, has not ({cause}); upgrade the operator, or build it against the contract that `proxy-operator plugin wit` prints"
+    )]
+    Link {
+        /// The file's version.
+        guest: String,
+        /// What is missing, in wasmtime's words.
+        cause: String,
+    },
     /// `describe` failed.
     #[error("{0}; mend the plugin's describe, which does no I/O and answers at once")]
     Describe(CallError),
@@ -273,7 +280,7 @@ impl Loader {
             .linker
             .instantiate_pre(&component)
             .and_then(PluginPre::new)
-            .map_err(|e| LoadError::Link(format!("{e:#}")))?;
+            .map_err(|e| LoadError::Link { guest: checked.contract.clone(), cause: format!("{e:#}") })?;
         Ok((pre, checked.contract, origin))
     }
 }
