@@ -8,6 +8,7 @@ mod evolution;
 mod folder;
 mod hostile;
 mod http;
+mod mutations;
 mod oci;
 mod redaction;
 mod refusing;
