@@ -80,6 +80,9 @@ pub async fn loaded(name: &str) -> Arc<Loaded> {
     all.entry(name.to_owned()).or_insert(new).clone()
 }
 
+/// A secret of this value makes the store panic that is asked for it, as a fault of the host would.
+pub const PANICS: &str = "of-a-store-that-panics";
+
 /// Secrets by name, each with the one key `value`; they can be changed while they are used.
 #[derive(Clone, Default)]
 pub struct Vault(Arc<Mutex<BTreeMap<String, String>>>);
@@ -98,6 +101,7 @@ impl Secrets for Vault {
         let all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let value =
             all.get(&name).cloned().ok_or_else(|| SecretError::Missing(format!("Secret {name:?} is missing")))?;
+        assert!(value != PANICS, "the store falls over secret {name}");
         Ok(value.into())
     }
 }
