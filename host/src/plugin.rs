@@ -14,7 +14,7 @@ pub mod engine;
 pub mod grants;
 pub mod handle;
 mod io;
-mod limits;
+pub mod limits;
 pub mod load;
 pub mod registry;
 pub mod source;

@@ -8,6 +8,7 @@ mod evolution;
 mod folder;
 mod hostile;
 mod http;
+mod limits;
 mod mutations;
 mod oci;
 mod redaction;

@@ -13,7 +13,7 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 use super::bindings::{Plugin, PluginPre};
 use super::grants::Grants;
 use super::io::wasi::Wasi;
-use super::limits::{HANDLES, HOSTCALL_BYTES, Limiter};
+use super::limits::{HANDLES, HOSTCALL_BYTES, Limit, Limiter};
 use crate::model::clock::Clock;
 use crate::model::error::{CallError, ErrorKind};
 use crate::model::secret::SecretBytes;
@@ -196,7 +196,7 @@ async fn run<T>(pre: &PluginPre<CallState>, state: CallState, export: Export<T>)
 }
 
 fn cause(error: &wasmtime::Error, state: &CallState) -> String {
-    if let Some(limit) = &state.limiter.hit {
+    if let Some(limit) = state.limiter.hit.or_else(|| Limit::of(error)) {
         return format!("it hit {limit}");
     }
     if let Some(text) = &state.panic_text {

@@ -37,20 +37,80 @@ pub const TICK: Duration = Duration::from_millis(10);
 /// The deadline of `describe`.
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// A limit that ends the call which meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumIter, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Limit {
+    /// Its time, `limits.callTimeout`.
+    Time,
+    /// [`MEMORY_BYTES`].
+    Memory,
+    /// [`TABLE_ELEMENTS`].
+    Tables,
+    /// [`COUNT`].
+    Instances,
+    /// The depth of its calls.
+    Stack,
+    /// [`HANDLES`].
+    Handles,
+    /// [`HOSTCALL_BYTES`].
+    HostCall,
+}
+
+impl Limit {
+    /// Its name in `docs/providers.md`.
+    pub fn label(self) -> &'static str {
+        self.into()
+    }
+
+    /// The limit that wasmtime's error tells of, where it enforces one by itself.
+    pub(super) fn of(error: &wasmtime::Error) -> Option<Self> {
+        if error.downcast_ref::<wasmtime::Trap>() == Some(&wasmtime::Trap::StackOverflow) {
+            return Some(Self::Stack);
+        }
+        // These have no type of their own; the tests with hostile guests hold the words.
+        let text = format!("{error:#}");
+        let says = |words: &str| text.contains(words);
+        if says("count too high at") {
+            Some(Self::Instances)
+        } else if says("no free keys") || says("maximum number of handles") {
+            Some(Self::Handles)
+        } else if says("too much data is being copied") {
+            Some(Self::HostCall)
+        } else {
+            None
+        }
+    }
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Time => write!(f, "its time limit"),
+            Self::Memory => write!(f, "its memory limit of {} MiB", MEMORY_BYTES >> 20),
+            Self::Tables => write!(f, "its limit of {TABLE_ELEMENTS} table elements"),
+            Self::Instances => write!(f, "its limit of {COUNT} instances, {COUNT} memories and {COUNT} tables"),
+            Self::Stack => write!(f, "its limit of call depth"),
+            Self::Handles => write!(f, "its limit of {HANDLES} open handles"),
+            Self::HostCall => write!(f, "its limit of {} MiB in one host call", HOSTCALL_BYTES >> 20),
+        }
+    }
+}
+
 /// Counts what a call holds. wasmtime's own limiter counts each memory for itself.
 #[derive(Default)]
 pub struct Limiter {
     memory: usize,
     table: usize,
     /// The limit that was met, for the text of the trap that follows.
-    pub hit: Option<String>,
+    pub hit: Option<Limit>,
 }
 
 impl ResourceLimiter for Limiter {
     fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let total = self.memory - current.min(self.memory) + desired;
         if total > MEMORY_BYTES {
-            self.hit = Some(format!("its memory limit of {} MiB", MEMORY_BYTES >> 20));
+            self.hit = Some(Limit::Memory);
             return Ok(false);
         }
         self.memory = total;
@@ -60,7 +120,7 @@ impl ResourceLimiter for Limiter {
     fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let total = self.table - current.min(self.table) + desired;
         if total > TABLE_ELEMENTS {
-            self.hit = Some(format!("its limit of {TABLE_ELEMENTS} table elements"));
+            self.hit = Some(Limit::Tables);
             return Ok(false);
         }
         self.table = total;

@@ -1,0 +1,137 @@
+//! Each limit with a guest that goes past it, and the page that names both.
+
+use proxy_operator::model::error::ErrorKind;
+use proxy_operator::model::instance::Presence;
+use proxy_operator::plugin::limits::Limit;
+use proxy_operator_tests::plugins::{Setup, bytes_of, identity, loader};
+use proxy_operator_tests::root;
+use serde_json::json;
+use strum::IntoEnumIterator;
+use wasm_encoder::{ComponentSection, Section};
+use wasmparser::{Parser, Payload};
+
+/// The component with a core module added to it, instantiated so often.
+fn with_module(component: &[u8], module: &wasm_encoder::Module, instances: u32) -> Vec<u8> {
+    let mut depth = 0;
+    let mut modules = 0;
+    for payload in Parser::new(0).parse_all(component) {
+        match payload.unwrap() {
+            Payload::ModuleSection { .. } => {
+                modules += u32::from(depth == 0);
+                depth += 1;
+            }
+            Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth -= 1,
+            _ => {}
+        }
+    }
+    let mut bytes = component.to_vec();
+    wasm_encoder::ModuleSection(module).append_to_component(&mut bytes);
+    let mut section = wasm_encoder::InstanceSection::new();
+    for _ in 0..instances {
+        section.instantiate(modules, std::iter::empty::<(&str, wasm_encoder::ModuleArg)>());
+    }
+    section.append_to_component(&mut bytes);
+    bytes
+}
+
+fn module(section: &impl Section) -> wasm_encoder::Module {
+    let mut module = wasm_encoder::Module::new();
+    module.section(section);
+    module
+}
+
+fn memory(pages: u64) -> wasm_encoder::MemorySection {
+    let mut section = wasm_encoder::MemorySection::new();
+    section.memory(wasm_encoder::MemoryType {
+        minimum: pages,
+        maximum: None,
+        memory64: false,
+        shared: false,
+        page_size_log2: None,
+    });
+    section
+}
+
+fn table(elements: u64) -> wasm_encoder::TableSection {
+    let mut section = wasm_encoder::TableSection::new();
+    section.table(wasm_encoder::TableType {
+        element_type: wasm_encoder::RefType::FUNCREF,
+        table64: false,
+        minimum: elements,
+        maximum: None,
+        shared: false,
+    });
+    section
+}
+
+/// A guest that goes past this limit, and where: in its `describe` at load, or in its `get`.
+async fn overrun(limit: Limit) -> String {
+    let echo = bytes_of("echo");
+    let at_load = match limit {
+        // Each of them is small enough; together they are not.
+        Limit::Memory => Some(with_module(&echo, &module(&memory(480)), 3)),
+        Limit::Tables => Some(with_module(&echo, &module(&table(60_000)), 2)),
+        Limit::Instances => Some(with_module(&echo, &wasm_encoder::Module::new(), 100)),
+        Limit::Time | Limit::Stack | Limit::Handles | Limit::HostCall => None,
+    };
+    if let Some(bytes) = at_load {
+        return loader().load("echo", bytes).await.err().unwrap_or_else(|| panic!("{limit} let it pass")).to_string();
+    }
+    let setup = Setup::new().config(json!({"do": limit.label()})).call_timeout(1);
+    let error = setup.handle("hoard").await.get(&identity("a", "here")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Internal);
+    error.message
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_limit_ends_the_call_that_meets_it_and_says_so() {
+    for limit in Limit::iter() {
+        let message = overrun(limit).await;
+        let says =
+            if limit == Limit::Time { "still computing after 1 s".to_owned() } else { format!("it hit {limit}") };
+        assert!(message.contains(&says), "{}: {message}", limit.label());
+        assert!(message.contains("plugin ") && message.len() < 500, "{message}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_past_a_limit_leaves_nothing_behind() {
+    for limit in [Limit::Stack, Limit::Handles, Limit::HostCall] {
+        let handle = Setup::new().config(json!({"do": limit.label()})).handle("hoard").await;
+        for _ in 0..5 {
+            handle.get(&identity("a", "here")).await.unwrap_err();
+        }
+        assert!(handle.place(&proxy_operator_tests::plugins::request("a", ""), &[]).await.is_ok());
+    }
+}
+
+#[tokio::test]
+async fn random_bytes_are_cut_and_log_records_counted() {
+    let hoard = |what: &str| Setup::new().config(json!({"do": what}));
+    let error = hoard("random").handle("hoard").await.get(&identity("a", "here")).await.unwrap_err();
+    assert_eq!(error.message, (64 << 10).to_string());
+    assert_eq!(hoard("log").handle("hoard").await.get(&identity("a", "here")).await, Ok(Presence::Absent));
+}
+
+/// Rows of a table of the page, by their first cell.
+fn rows(page: &str) -> Vec<(String, String)> {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    text.lines()
+        .map(cells)
+        .filter(|c| c.len() > 3)
+        .map(|c| (c[1].trim_matches('`').to_owned(), c[c.len() - 2].clone()))
+        .collect()
+}
+
+#[test]
+fn every_limit_has_a_row_that_names_its_guest() {
+    let rows = rows("docs/providers.md");
+    for limit in Limit::iter() {
+        let found = rows.iter().find(|(name, _)| name == limit.label());
+        let (_, guest) = found.unwrap_or_else(|| panic!("docs/providers.md has no row for {}", limit.label()));
+        let source = root().join(format!("tests/guests/examples/{}.rs", guest.trim_matches('`')));
+        assert!(source.exists(), "{}: {}", limit.label(), source.display());
+    }
+}
