@@ -2,7 +2,10 @@
 
 use proxy_operator::model::error::ErrorKind;
 use proxy_operator::model::instance::Presence;
+use proxy_operator::plugin::contract::ContractRefused;
+use proxy_operator::plugin::engine::CodeRefused;
 use proxy_operator::plugin::limits::Limit;
+use proxy_operator::plugin::load::Refused;
 use proxy_operator_tests::plugins::{Setup, bytes_of, identity, loader};
 use proxy_operator_tests::root;
 use serde_json::json;
@@ -133,5 +136,20 @@ fn every_limit_has_a_row_that_names_its_guest() {
         let (_, guest) = found.unwrap_or_else(|| panic!("docs/providers.md has no row for {}", limit.label()));
         let source = root().join(format!("tests/guests/examples/{}.rs", guest.trim_matches('`')));
         assert!(source.exists(), "{}: {}", limit.label(), source.display());
+    }
+}
+
+#[test]
+fn every_refusal_has_a_row_that_names_its_proof() {
+    let rows = rows("docs/providers.md");
+    let own = Refused::iter().filter(|r| !matches!(r, Refused::Contract | Refused::Code)).map(<&str>::from);
+    let all = own.chain(ContractRefused::iter().map(<&str>::from)).chain(CodeRefused::iter().map(<&str>::from));
+    for name in all {
+        let folders = ["tests/guests/examples", "tests/plugin", "tests/api"];
+        let proven = rows.iter().filter(|(found, _)| found == name).any(|(_, proof)| {
+            let file = format!("{}.rs", proof.trim_matches('`'));
+            folders.iter().any(|folder| root().join(folder).join(&file).exists())
+        });
+        assert!(proven, "docs/providers.md has no row for {name} that names a guest or a test");
     }
 }

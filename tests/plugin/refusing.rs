@@ -141,3 +141,8 @@ async fn a_refused_file_is_not_looked_at_again_and_the_good_one_clears_the_refus
     assert!(registry.get("echo").refused.is_none());
     assert_eq!(registry.names(), ["echo"]);
 }
+
+#[tokio::test]
+async fn a_component_of_another_world_is_refused() {
+    assert_refused("stranger", b"\0asm\x0d\0\x01\0".to_vec(), &["does not export crawl:provider/provider"]).await;
+}

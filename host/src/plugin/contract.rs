@@ -18,7 +18,13 @@ pub const VERSION: &str = "0.1.0";
 pub const IMPORTS: [&str; 8] = ["types", "faults", "ssh", "http", "secrets", "log", "clock", "random"];
 
 /// Why a file is no plugin for this host.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::EnumDiscriminants)]
+#[strum_discriminants(
+    name(ContractRefused),
+    derive(strum::EnumIter, strum::IntoStaticStr),
+    strum(serialize_all = "kebab-case")
+)]
+#[strum_discriminants(doc = "The kinds of [`ContractError`], as the documentation names them.")]
 pub enum ContractError {
     /// Not WebAssembly at all.
     #[error("it is no WebAssembly file (it begins with {0:?}); upload the .wasm that the build wrote")]

@@ -23,7 +23,13 @@ const WASMTIME: &str = "48.0.8";
 const KEPT: usize = 64;
 
 /// Why code could not be made or loaded.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::EnumDiscriminants)]
+#[strum_discriminants(
+    name(CodeRefused),
+    derive(strum::EnumIter, strum::IntoStaticStr),
+    strum(serialize_all = "kebab-case")
+)]
+#[strum_discriminants(doc = "The kinds of [`CodeError`], as the documentation names them.")]
 pub enum CodeError {
     /// The compiler refused the component.
     #[error("it does not compile: {0}")]

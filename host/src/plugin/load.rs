@@ -23,7 +23,13 @@ use crate::model::naming::is_label;
 use crate::model::spec_hash::hex;
 
 /// Why a file does not become a plugin. The text says what it is and what to do.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::EnumDiscriminants)]
+#[strum_discriminants(
+    name(Refused),
+    derive(strum::EnumIter, strum::IntoStaticStr),
+    strum(serialize_all = "kebab-case")
+)]
+#[strum_discriminants(doc = "The kinds of [`LoadError`], as the documentation names them.")]
 pub enum LoadError {
     /// Over the size limit.
     #[error("it has {0} bytes, over the limit of {FILE_BYTES}; strip it, or build it for size")]
