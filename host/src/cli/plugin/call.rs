@@ -49,7 +49,7 @@ enum Output {
 
 /// Call one function of a plugin
 #[derive(Args)]
-pub(super) struct CallArgs {
+pub(in crate::cli) struct CallArgs {
     #[command(flatten)]
     bench: BenchArgs,
     /// The function

@@ -11,7 +11,7 @@ use crate::model::proxy::ProxySpec;
 
 /// Run the conformance kit
 #[derive(Args)]
-pub(super) struct TestArgs {
+pub(in crate::cli) struct TestArgs {
     #[command(flatten)]
     bench: BenchArgs,
     /// Description of a backend that stands in for the Provider's own, see docs/plugin-authors.md

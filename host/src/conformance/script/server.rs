@@ -20,8 +20,6 @@ const BODY_BYTES: usize = 4 << 20;
 
 /// A running API; it ends when this is dropped.
 pub(in crate::conformance) struct Server {
-    /// The connection that leads to it.
-    pub connection: String,
     /// Where it listens.
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -36,14 +34,13 @@ impl Server {
     pub async fn start(script: HttpBackend) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let connection = script.connection.clone();
         let state = Arc::new(Mutex::new(State::new(script)));
         let app = Router::new().fallback(serve).with_state(state.clone());
         let serving = tokio::spawn(async move {
             // Ends with its task alone.
             let _ = axum::serve(listener, app).await;
         });
-        Ok(Self { connection, address, state, _serving: AbortOnDropHandle::new(serving) })
+        Ok(Self { address, state, _serving: AbortOnDropHandle::new(serving) })
     }
 
     /// As at the start.
