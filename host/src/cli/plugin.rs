@@ -26,15 +26,17 @@ pub(super) enum PluginCommand {
         /// Folder to write; its last part is the plugin's name
         dir: PathBuf,
     },
-    /// Say whether a plugin would load: 0 good, 1 refused
+    /// Say whether a plugin would load, and what it costs: 0 good, 1 refused, 2 not run
     Check {
         /// NAME.wasm
         file: PathBuf,
     },
-    /// Call one function of a plugin: 0 answered, 1 an error
+    /// Call one function of a plugin: 0 answered, 1 an error, 2 not run
     Call(Box<call::CallArgs>),
-    /// Run the conformance kit: 0 passed, 1 a rule is broken
+    /// Run the conformance kit: 0 passed, 1 a rule is broken, 2 not run
     Test(Box<test::TestArgs>),
+    /// Print the kit's cases with their rules
+    Cases,
     /// Print the ConfigMap that brings a plugin into a cluster
     Pack {
         /// NAME.wasm
@@ -61,6 +63,10 @@ pub(super) async fn run(command: PluginCommand) -> anyhow::Result<u8> {
         PluginCommand::Check { file } => usage(check::check(&file).await),
         PluginCommand::Call(args) => usage(call::call(*args).await),
         PluginCommand::Test(args) => usage(test::test(*args).await),
+        PluginCommand::Cases => {
+            test::list();
+            Ok(0)
+        }
         PluginCommand::Pack { file, namespace } => pack::pack(&file, &namespace).map(|()| 0),
         PluginCommand::Wrap { core, output } => {
             let component = contract::wrap(&read(&core)?).with_context(|| core.display().to_string())?;

@@ -23,21 +23,19 @@ pub(in crate::cli) struct TestArgs {
     /// Only this case; may be repeated
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
-    /// List the cases with their rules, and run none
-    #[arg(long)]
-    list: bool,
+}
+
+/// Prints the cases with their rules.
+pub(super) fn list() {
+    for case in conformance::all() {
+        println!("{}\n  {}", case.name, case.rule);
+    }
 }
 
 pub(super) async fn test(args: TestArgs) -> anyhow::Result<u8> {
-    if args.list {
-        for case in conformance::all() {
-            println!("{}\n  {}", case.name, case.rule);
-        }
-        return Ok(0);
-    }
     for name in &args.cases {
         let known = conformance::all().iter().any(|case| case.name == name);
-        anyhow::ensure!(known, "there is no case {name:?}; --list names them");
+        anyhow::ensure!(known, "there is no case {name:?}; `plugin cases` names them");
     }
     let script = args.script.as_ref().map(|path| {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;

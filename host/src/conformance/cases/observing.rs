@@ -137,6 +137,7 @@ pub async fn leftovers_are_present(kit: &Kit) -> Step {
         let struck = strike(kit, &handle, &mut request, Plan::Lose { change, cut: true }).await;
         kit.observer.plan(Plan::Nothing);
         if struck.is_none() {
+            kit.gone(&handle, &request.identity).await?;
             break;
         }
         absent_is_nothing(kit, &request.identity, &format!("change {} of create", change + 1)).await?;
@@ -151,6 +152,7 @@ pub async fn leftovers_are_present(kit: &Kit) -> Step {
         let struck = kit.observer.struck();
         kit.observer.plan(Plan::Nothing);
         if struck == 0 {
+            kit.gone(&handle, &request.identity).await?;
             break;
         }
         absent_is_nothing(kit, &request.identity, &format!("change {} of delete", change + 1)).await?;
