@@ -1,0 +1,1 @@
+//! A scripted host answers commands where no session is opened.
