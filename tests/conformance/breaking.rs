@@ -36,8 +36,8 @@ spec:
 /// Cases that look at the same rule from another side, and see it broken too.
 fn beside(case: &str) -> &'static [&'static str] {
     match case {
-        // What is there without tags is taken for somebody else's.
-        "create-tags-first" => &["leftovers-are-present"],
+        // What is there without tags is taken for somebody else's, and the late tags are written over anybody's.
+        "create-tags-first" => &["leftovers-are-present", "create-foreign"],
         // What is called gone and is not stays behind, whoever looks.
         "delete-until-gone" => &["leftovers-are-present", "delete-while-creating", "delete-identity-only"],
         "delete-while-creating" => &["leftovers-are-present"],

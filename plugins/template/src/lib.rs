@@ -100,7 +100,8 @@ struct Place {
 
 impl Place {
     fn of(identity: &Identity) -> Result<Self, Error> {
-        let parts = identity.placement.split_once('@').filter(|(region, account)| !region.is_empty() && !account.is_empty());
+        let parts =
+            identity.placement.split_once('@').filter(|(region, account)| !region.is_empty() && !account.is_empty());
         let (region, account) = parts.ok_or_else(|| {
             Error::config_missing(format!("the placement {:?} is not REGION@ACCOUNT", identity.placement))
                 .reason("PlacementUnknown")
@@ -140,7 +141,8 @@ impl Place {
         if machine.owner.installation == owner.installation && machine.owner.proxy_uid == owner.proxy_uid {
             return Ok(machine);
         }
-        Err(Error::foreign(format!("{} belongs to somebody else; it was not touched", machine.name)).target(&self.region))
+        Err(Error::foreign(format!("{} belongs to somebody else; it was not touched", machine.name))
+            .target(&self.region))
     }
 }
 
@@ -189,7 +191,8 @@ impl Provider for Machines {
                 && config.regions.as_ref().is_none_or(|names| names.contains(&region.name))
                 && request.location.as_ref().is_none_or(|name| *name == region.name)
         };
-        let mut places = regions.iter().filter(|region| wanted(region)).map(|region| format!("{}@{account}", region.name));
+        let mut places =
+            regions.iter().filter(|region| wanted(region)).map(|region| format!("{}@{account}", region.name));
         places
             .find(|place| !avoid.contains(place))
             .ok_or_else(|| Error::exhausted("every open region has failed or is full").reason("NoRegion"))
