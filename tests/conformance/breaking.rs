@@ -38,6 +38,9 @@ fn beside(case: &str) -> &'static [&'static str] {
     match case {
         // What is there without tags is taken for somebody else's, and the late tags are written over anybody's.
         "create-tags-first" => &["leftovers-are-present", "create-foreign"],
+        // Two answers about one instance that differ are taken for two instances, wherever they are compared.
+        "create-repeated" => &["create-twice-at-once", "create-answer-lost"],
+        "get-absent-before-create" => &["place-reads-only"],
         // What is called gone and is not stays behind, whoever looks.
         "delete-until-gone" => &["leftovers-are-present", "delete-while-creating", "delete-identity-only"],
         "delete-while-creating" => &["leftovers-are-present"],
@@ -71,6 +74,7 @@ breaking! {
     validate_every_field
     place_reads_only
     place_respects_avoid
+    create_repeated
     create_answer_lost
     create_tags_first
     create_at_its_placement
@@ -78,6 +82,7 @@ breaking! {
     create_does_not_wait
     names_from_identity
     incarnations_differ
+    get_absent_before_create
     get_changes_nothing
     get_other_backend
     get_foreign
@@ -110,6 +115,15 @@ async fn deadline_kept() {
     let subject = subject(&documents("deadline-kept"), Some(&backend())).await;
     let report = conformance::run(subject, |case| chosen.contains(&case.name)).await.unwrap();
     assert_eq!(failed(&report).iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["deadline-kept"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn describe_is_looked_at_by_itself() {
+    let provider = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: odd}\n";
+    let subject = subject(&format!("{provider}spec: {{plugin: {{name: odd-describe}}}}\n"), None).await;
+    let report = conformance::run(subject, |case| case.name.starts_with("describe-")).await.unwrap();
+    let names: Vec<_> = failed(&report).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["describe-pure", "describe-names", "describe-schemas"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -137,18 +137,16 @@ impl Interceptor for Observer {
             _ => Fate::Pass,
         };
         seen.struck += usize::from(fate != Fate::Pass);
-        match (fate, asked, &self.commands) {
-            (Fate::Pass, Asked::Ssh { connection, argv, .. }, Some(commands)) => {
-                commands.answer(connection, argv).map_or(Fate::Pass, Fate::Answer)
+        let scripted = match (&fate, asked, &self.commands) {
+            (Fate::Pass | Fate::LoseAnswer, Asked::Ssh { connection, argv, .. }, Some(commands)) => {
+                commands.answer(connection, argv)
             }
-            (Fate::LoseAnswer, Asked::Ssh { connection, argv, .. }, Some(commands)) => {
-                // Carried out, and nobody learns of it.
-                match commands.answer(connection, argv) {
-                    Some(_) => Fate::Answer(Told::Ssh { status: 255, stdout: vec![], stderr: vec![] }),
-                    None => Fate::LoseAnswer,
-                }
-            }
-            (fate, ..) => fate,
+            _ => None,
+        };
+        match (scripted, fate) {
+            (Some(told), Fate::Pass) => Fate::Answer(told),
+            (Some(_), Fate::LoseAnswer) => Fate::Lost,
+            (_, fate) => fate,
         }
     }
 

@@ -65,6 +65,8 @@ pub enum Fate {
     Pass,
     /// It is carried out, and the guest is told that the connection broke.
     LoseAnswer,
+    /// The interceptor itself carried it out, and the guest is told that the connection broke.
+    Lost,
     /// Nothing is sent: nobody listens there.
     Unreachable,
     /// Nothing is sent: this is the answer.
@@ -134,6 +136,7 @@ impl CallState {
         let Some((asked, fate)) = fate else { return self.send_now(connection, request).await };
         let answer = match fate {
             Fate::Unreachable => return Ok(Err(unreachable())),
+            Fate::Lost => return Ok(Err(lost())),
             Fate::Answer(told) => Ok(response(told)),
             Fate::Pass => self.send_now(connection, request).await?,
             Fate::LoseAnswer => self.send_now(connection, request).await?.and_then(|_| Err(lost())),
@@ -157,6 +160,7 @@ impl CallState {
         let Some((asked, fate)) = fate else { return self.exec_now(connection, command).await };
         let answer = match fate {
             Fate::Unreachable => return Ok(Err(unreachable())),
+            Fate::Lost => return Ok(Err(lost())),
             Fate::Answer(told) => Ok(output(told)),
             Fate::Pass => self.exec_now(connection, command).await?,
             Fate::LoseAnswer => self.exec_now(connection, command).await?.and_then(|_| Err(lost())),

@@ -74,6 +74,9 @@ const PATCHES: &[(&str, &str)] = &[
             }
         }
         let mut instance = machine.into_instance(&place.account);
+        if broken("create-repeated") {
+            instance.backend_id = Some(format!("{:?}", random::bytes(8)));
+        }
         // So that get and delete know the switch when the config has lost it.
         instance.continuation = Some(SWITCH.get().cloned().unwrap_or_default());
         Ok(instance)
@@ -120,6 +123,10 @@ const PATCHES: &[(&str, &str)] = &[
             found => found?,
         };
         Ok(match found {
+            None if broken("get-absent-before-create") && identity.provider_id.is_none() => {
+                let id = instance_name(identity);
+                Presence::Present(Instance::new(id, &identity.placement, State::Creating))
+            }
             Some(_) if broken("continuation-lost") && identity.provider_id.is_none() => {
                 let id = instance_name(identity);
                 Presence::Present(Instance::new(id, &identity.placement, State::Unknown("forgotten".into())))
