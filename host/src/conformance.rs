@@ -105,6 +105,8 @@ pub async fn run(subject: Subject, chosen: impl Fn(&Case) -> bool) -> Result<Rep
             Err(kit::End::Failed(seen)) => Outcome::Failed(seen),
             Err(kit::End::NotApplicable(why)) => Outcome::NotApplicable(why),
         };
+        // Against a real backend a run takes minutes.
+        tracing::info!(case = case.name, ?outcome, "the case ended");
         left.extend(kit.tidy(case.name).await);
         verdicts.push(Verdict { case, outcome, took: started.elapsed() });
     }
