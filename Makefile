@@ -21,6 +21,7 @@ test-%: ## one suite
 
 bench: build ## the figures of docs/performance.md
 	@tests/env plugins/build.sh --guests bin/guests
+	@tests/cluster/build.sh bin/cluster
 	@tests/env cargo run --release --locked --package proxy-operator-tests --bin bench
 
 fmt: ## formats the code

@@ -4,6 +4,7 @@ mod demo;
 mod fleet;
 mod objects;
 mod plugin;
+mod plugin_args;
 mod run;
 mod serve;
 mod token;

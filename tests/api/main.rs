@@ -1,5 +1,7 @@
 //! Our objects on a real API server, as people with kubectl see them.
 
 mod crds;
-mod lab;
+mod logins;
 mod main_job;
+mod plugins;
+mod wrong_objects;

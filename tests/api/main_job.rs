@@ -3,12 +3,11 @@
 use std::process::Command;
 
 use proxy_operator_tests::bad_plugins::{BadPlugin, bad_plugins, guest};
+use proxy_operator_tests::kube_lab::{Lab, pack};
 use proxy_operator_tests::process::PATIENCE;
 use proxy_operator_tests::{binary, root};
 use reqwest::Client;
 use serde_json::{Value, json};
-
-use crate::lab::{Lab, pack};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_a_config_map_to_a_page_fetched_through_a_leased_proxy() {
@@ -34,7 +33,7 @@ async fn from_a_config_map_to_a_page_fetched_through_a_leased_proxy() {
     let lease: Value = request.body(json!({"ttlSeconds": 60}).to_string()).send().await.unwrap().json().await.unwrap();
     let url = lease["url"].as_str().unwrap_or_else(|| panic!("{lease}"));
     let through = Client::builder().proxy(reqwest::Proxy::all(url).unwrap()).timeout(PATIENCE).build().unwrap();
-    let page = through.get(lab.judge.trim_end_matches("judge")).send().await.unwrap().text().await.unwrap();
+    let page = through.get(lab.judge().trim_end_matches("judge")).send().await.unwrap().text().await.unwrap();
     assert!(page.contains("Your request came from 127.0.0.1"), "{page}");
     let release =
         lab.client.delete(format!("{}/v1/leases/{}", lab.rest, lease["id"].as_str().unwrap())).bearer_auth(&lab.token);
@@ -65,7 +64,7 @@ async fn from_a_config_map_to_a_page_fetched_through_a_leased_proxy() {
             && condition.ends_with("9.9.9"),
         "{condition}"
     );
-    lab.wait_event("PluginRefused", "plugin-sandbox", "crawl:provider@0.2.0");
+    lab.wait_event("proxy-operator", "PluginRefused", "plugin-sandbox", "crawl:provider@0.2.0");
 
     // Everything goes, finalizers and machines too.
     api.run(&["delete", "px", "--all", "--timeout=60s"], None);
@@ -89,61 +88,6 @@ async fn every_refused_upload_is_an_event_on_its_config_map_and_a_condition_on_i
         lab.wait_for("jsonpath={.status.conditions[0].reason}=PluginRefused", &provider);
         let message = lab.api.run(&["get", &provider, "-o", "jsonpath={.status.conditions[0].message}"], None);
         assert!(message.contains(says), "{name}: {message}");
-        lab.wait_event("PluginRefused", &format!("plugin-{name}"), says);
+        lab.wait_event("proxy-operator", "PluginRefused", &format!("plugin-{name}"), says);
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn logins_come_from_a_secret_and_go_into_one() {
-    let Some(lab) = Lab::start().await else { return };
-    let api = &lab.api;
-    api.run(&["apply", "-f", "-"], Some(&lab.provider()));
-    api.run(&["apply", "--server-side", "-f", "-"], Some(&pack(&root().join("bin/plugins/sandbox.wasm"))));
-    lab.wait_for("condition=Ready", "pxp/demo");
-    let proxy = |name: &str, auth: &str| {
-        let head = "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata";
-        api.run(
-            &["apply", "-f", "-"],
-            Some(&format!("{head}: {{name: {name}, namespace: default}}\nspec: {{provider: demo, auth: {auth}}}\n")),
-        );
-    };
-    // A derived login is published, owned by its Proxy.
-    proxy("derived", "{publishSecret: derived-login}");
-    lab.wait_for("condition=Ready", "px/derived");
-    lab.wait_for("jsonpath={.metadata.ownerReferences[0].name}=derived", "secret/derived-login");
-    let username = api.run(&["get", "secret", "derived-login", "-o", "jsonpath={.data.username}"], None);
-    assert!(!username.is_empty());
-
-    // A Secret that is not there is named; once it is there, its login is the proxy's.
-    proxy("given", "{mode: secret, secretRef: {name: own-login}}");
-    lab.wait_for("jsonpath={.status.conditions[-1].reason}=SecretMissing", "px/given");
-    api.run(
-        &[
-            "create",
-            "secret",
-            "generic",
-            "own-login",
-            "--from-literal=username=ann",
-            "--from-literal=password=0wnP4ssw0rd",
-        ],
-        None,
-    );
-    // Any change of the object is worth a try at once.
-    proxy("given", "{mode: secret, secretRef: {name: own-login}, publishSecret: own-login}");
-    lab.wait_for("condition=Ready", "px/given");
-    let request = lab.client.post(format!("{}/v1/leases", lab.rest)).bearer_auth(&lab.token);
-    let wish = json!({"ttlSeconds": 60, "exclude": ["default/derived"]});
-    let lease: Value = request.body(wish.to_string()).send().await.unwrap().json().await.unwrap();
-    assert_eq!((lease["username"].as_str(), lease["password"].as_str()), (Some("ann"), Some("0wnP4ssw0rd")), "{lease}");
-
-    // Somebody else's Secret is left alone, and an event says so.
-    let path = "jsonpath={.items[*].message}";
-    let until = std::time::Instant::now() + PATIENCE;
-    while !api
-        .run(&["get", "events", "--field-selector", "reason=PublishFailed", "-o", path], None)
-        .contains("is not this Proxy's")
-    {
-        assert!(std::time::Instant::now() < until);
-    }
-    assert_eq!(api.run(&["get", "secret", "own-login", "-o", "jsonpath={.metadata.ownerReferences}"], None), "");
 }

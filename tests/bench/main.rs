@@ -3,6 +3,7 @@
 //! It prints and never fails on a slow machine: a figure over its target is something to look at, on a quiet machine.
 
 mod calls;
+mod cluster;
 mod leases;
 mod loading;
 mod memory;
@@ -40,6 +41,7 @@ fn main() {
             calls::measure(&mut table).await;
             loading::measure(&mut table, &work).await;
             leases::measure(&mut table, &work).await;
+            cluster::measure(&mut table).await;
         });
         measured.await.expect("the measurement ends");
     });

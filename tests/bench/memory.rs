@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use proxy_operator::plugin::load::Loaded;
 use proxy_operator_tests::plugins::{bytes_of, loader_with};
 
 use super::table::{Table, Target};
@@ -16,7 +15,7 @@ pub const CHILD: &str = "memory-child";
 pub async fn child(cache: &Path) {
     print();
     let loader = loader_with(Some(cache.to_owned()));
-    let mut all: Vec<Loaded> = vec![];
+    let mut all = vec![];
     for name in ["sandbox", "static", "echo"] {
         all.push(loader.load(name, bytes_of(name)).await.unwrap_or_else(|e| panic!("{name}: {e}")));
     }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use proxy_operator::model::instance::Presence;
 use proxy_operator::plugin::engine::Origin;
@@ -9,7 +10,7 @@ use proxy_operator::plugin::load::Loaded;
 use proxy_operator_tests::plugins::{Setup, bytes_of, identity, loader_with};
 
 /// Loads `echo` as an operator does that starts anew with this cache.
-async fn load(cache: &Path) -> Loaded {
+async fn load(cache: &Path) -> Arc<Loaded> {
     let loaded = loader_with(Some(cache.to_owned())).load("echo", bytes_of("echo")).await;
     loaded.unwrap_or_else(|e| panic!("{e}"))
 }
@@ -21,8 +22,8 @@ fn kept(cache: &Path) -> Vec<PathBuf> {
     files
 }
 
-async fn assert_serves(loaded: Loaded) {
-    let handle = Setup::new().bind(loaded.into());
+async fn assert_serves(loaded: Arc<Loaded>) {
+    let handle = Setup::new().bind(loaded);
     assert_eq!(handle.get(&identity("a", "here")).await, Ok(Presence::Absent));
 }
 
@@ -72,13 +73,14 @@ async fn damaged_code_is_compiled_again() {
 }
 
 #[tokio::test]
-async fn two_loads_at_once_compile_once() {
+async fn two_operators_may_share_a_cache() {
     let folder = tempfile::tempdir().expect("a folder");
-    let loader = loader_with(Some(folder.path().join("code")));
-    let (a, b) = tokio::join!(loader.load("echo", bytes_of("echo")), loader.load("echo", bytes_of("echo")));
-    let mut origins = [a, b].map(|loaded| loaded.unwrap_or_else(|e| panic!("{e}")).loading.0);
-    origins.sort_by_key(|origin| *origin == Origin::Cache);
-    assert_eq!(origins, [Origin::Compiled, Origin::Cache]);
+    let cache = folder.path().join("code");
+    let (first, second) = tokio::join!(load(&cache), load(&cache));
+    assert_serves(first).await;
+    assert_serves(second).await;
+    assert_eq!(load(&cache).await.loading.0, Origin::Cache);
+    assert_eq!(kept(&cache).len(), 2, "nothing temporary is left");
 }
 
 #[tokio::test]

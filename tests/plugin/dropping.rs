@@ -57,7 +57,6 @@ async fn a_dropped_call_of_a_looping_guest_stops_computing() {
 #[tokio::test]
 async fn a_call_that_ended_holds_nothing_of_its_plugin() {
     let plugin = loader().load("echo", bytes_of("echo")).await.unwrap_or_else(|e| panic!("{e}"));
-    let plugin = Arc::new(plugin);
     let last = Arc::downgrade(&plugin);
     let handle = Setup::new().bind(plugin);
     handle.get(&identity("a", "here")).await.expect("echo answers");

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proxy_operator::plugin::registry::{Entry, Registry};
-use proxy_operator::plugin::source::Directory;
-use proxy_operator_tests::plugins::{bytes_of, loader, soon};
+use proxy_operator::plugin::source::directory::Directory;
+use proxy_operator_tests::plugins::{bytes_of, registry, soon};
 use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -21,7 +21,7 @@ struct Watched {
 impl Watched {
     fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let registry = Arc::new(Registry::new(loader()));
+        let registry = registry();
         let watching = tokio::spawn(Directory::new(folder.path()).watch(registry.clone()));
         Self { folder, registry, _watching: AbortOnDropHandle::new(watching) }
     }
@@ -148,7 +148,7 @@ async fn what_is_no_plugin_file_is_left_alone() {
 #[tokio::test]
 async fn a_folder_that_cannot_be_read_withdraws_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
-    let registry = Registry::new(loader());
+    let registry = registry();
     replace(&folder.path().join("echo.wasm"), &bytes_of("echo"));
     let mut directory = Directory::new(folder.path());
     directory.scan(&registry).await.expect("the folder is there");

@@ -1,17 +1,16 @@
 //! A bad file is refused with its own text, and what serves goes on serving.
 
-use std::sync::Arc;
-
-use proxy_operator::plugin::registry::{Refusal, Registry};
-use proxy_operator_tests::plugins::{Setup, bytes_of, identity, loader, soon};
+use proxy_operator::plugin::registry::Refusal;
+use proxy_operator_tests::plugins::{Setup, bytes_of, file, identity, registry, soon};
 
 /// Offers `bytes` as NAME.wasm to a registry whose `echo` serves, and calls `echo` all the while.
 async fn refused(name: &str, bytes: Vec<u8>) -> Refusal {
-    let registry = Arc::new(Registry::new(loader()));
-    registry.offer("echo", "bin", bytes_of("echo")).await;
+    let registry = registry();
+    registry.offer("echo", &file("bin"), bytes_of("echo")).await;
     let echo = Setup::new().bind(registry.get("echo").current.expect("echo is good"));
 
-    let offered = registry.offer(name, "the test", bytes);
+    let source = file("the test");
+    let offered = registry.offer(name, &source, bytes);
     tokio::pin!(offered);
     let (mut calls, asked) = (0, identity("a", "here"));
     soon("an offer", async {
@@ -29,7 +28,7 @@ async fn refused(name: &str, bytes: Vec<u8>) -> Refusal {
     echo.get(&identity("a", "here")).await.expect("echo serves after another file was refused");
     let entry = registry.get(name);
     assert!(entry.current.is_none() || name == "echo", "{name} was loaded after {calls} calls");
-    entry.refused.unwrap_or_else(|| panic!("{name} was not refused"))
+    registry.refusal(name, &source).unwrap_or_else(|| panic!("{name} was not refused"))
 }
 
 async fn assert_refused(name: &str, bytes: Vec<u8>, expected: &[&str]) {
@@ -126,19 +125,19 @@ async fn a_bad_version_of_a_good_plugin_leaves_the_good_one_serving() {
 
 #[tokio::test]
 async fn a_refused_file_is_not_looked_at_again_and_the_good_one_clears_the_refusal() {
-    let registry = Registry::new(loader());
-    registry.offer("echo", "bin", bytes_of("echo")).await;
+    let registry = registry();
+    registry.offer("echo", &file("bin"), bytes_of("echo")).await;
     let changes = registry.subscribe();
-    registry.offer("echo", "bin", b"nonsense".to_vec()).await;
+    registry.offer("echo", &file("bin"), b"nonsense".to_vec()).await;
     assert!(changes.has_changed().expect("the registry lives"));
     assert!(registry.get("echo").refused.is_some());
 
     let mut changes = registry.subscribe();
     changes.mark_unchanged();
-    registry.offer("echo", "bin", b"nonsense".to_vec()).await;
+    registry.offer("echo", &file("bin"), b"nonsense".to_vec()).await;
     assert!(!changes.has_changed().expect("the registry lives"), "the same bad file is one refusal");
 
-    registry.offer("echo", "bin", bytes_of("echo")).await;
+    registry.offer("echo", &file("bin"), bytes_of("echo")).await;
     assert!(registry.get("echo").refused.is_none());
     assert_eq!(registry.names(), ["echo"]);
 }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use proxy_operator::plugin::registry::Registry;
 use proxy_operator_tests::plugins::server::{Reply, Server};
-use proxy_operator_tests::plugins::{Setup, bytes_of, eventually, identity, loader, present, soon};
+use proxy_operator_tests::plugins::{Setup, bytes_of, eventually, file, identity, present, registry, soon};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -24,8 +23,8 @@ async fn a_call_in_flight_ends_on_the_version_that_it_began_with() {
         }
     })
     .await;
-    let registry = Registry::new(loader());
-    registry.offer("slow-get", "bin", bytes_of("slow-get")).await;
+    let registry = registry();
+    registry.offer("slow-get", &file("bin"), bytes_of("slow-get")).await;
     let setup = Setup::new().http("cloud", server.address);
     let old = registry.get("slow-get").current.expect("it is good");
     let (digest, gone) = (old.digest.clone(), Arc::downgrade(&old));
@@ -36,7 +35,7 @@ async fn a_call_in_flight_ends_on_the_version_that_it_began_with() {
 
     let mut changes = registry.subscribe();
     changes.mark_unchanged();
-    registry.offer("slow-get", "bin", another(&bytes_of("slow-get"))).await;
+    registry.offer("slow-get", &file("bin"), another(&bytes_of("slow-get"))).await;
     assert!(changes.has_changed().expect("the registry lives"));
     let new = registry.get("slow-get").current.expect("it is good");
     assert_ne!(new.digest, digest);
@@ -54,10 +53,10 @@ async fn a_call_in_flight_ends_on_the_version_that_it_began_with() {
 #[tokio::test]
 async fn a_plugin_is_withdrawn_while_it_is_called() {
     let server = Server::start(async |_| Reply::status(404)).await;
-    let registry = Registry::new(loader());
-    registry.offer("slow-get", "bin", bytes_of("slow-get")).await;
+    let registry = registry();
+    registry.offer("slow-get", &file("bin"), bytes_of("slow-get")).await;
     let handle = Setup::new().http("cloud", server.address).bind(registry.get("slow-get").current.expect("good"));
-    registry.withdraw("slow-get");
+    registry.withdraw("slow-get", &file("bin"));
     assert!(registry.get("slow-get").current.is_none());
     assert!(registry.names().is_empty());
     handle.get(&identity("a", "here")).await.expect("what holds it can still call it");
@@ -65,16 +64,16 @@ async fn a_plugin_is_withdrawn_while_it_is_called() {
 
 #[tokio::test]
 async fn of_two_offers_at_once_the_later_one_wins() {
-    let registry = Registry::new(loader());
+    let (registry, bin) = (registry(), file("bin"));
     let (first, second) = (bytes_of("echo"), another(&bytes_of("echo")));
     // The first has to compile, the second has only to be refused: it is done sooner.
-    tokio::join!(registry.offer("echo", "first", first), registry.offer("echo", "second", b"nonsense".to_vec()));
+    tokio::join!(registry.offer("echo", &bin, first), registry.offer("echo", &bin, b"nonsense".to_vec()));
     let entry = registry.get("echo");
     assert!(entry.current.is_some());
-    assert!(entry.refused.is_some_and(|refusal| refusal.message.contains("from second")), "the later file is refused");
-    tokio::join!(registry.offer("echo", "third", second), registry.offer("echo", "fourth", bytes_of("echo")));
+    assert!(entry.refused.is_some_and(|refusal| refusal.message.contains("from bin")), "the later file is refused");
+    tokio::join!(registry.offer("echo", &bin, second), registry.offer("echo", &bin, bytes_of("echo")));
     let served = registry.get("echo").current.expect("it is good").digest.clone();
-    let fresh = Registry::new(loader());
-    fresh.offer("echo", "bin", bytes_of("echo")).await;
+    let fresh = proxy_operator_tests::plugins::registry();
+    fresh.offer("echo", &bin, bytes_of("echo")).await;
     assert_eq!(served, fresh.get("echo").current.expect("it is good").digest);
 }

@@ -14,15 +14,17 @@ use crate::process::PATIENCE;
 pub struct ApiServer {
     children: Vec<Child>,
     dir: TempDir,
+    port: u16,
+    token: String,
 }
 
 /// A program of the cluster, as `tests/cluster/build.sh` leaves it.
-fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     crate::root().join("bin/cluster").join(name)
 }
 
 /// A port that is free now.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
@@ -55,7 +57,7 @@ impl ApiServer {
         let token = uuid::Uuid::new_v4().simple().to_string();
         fs::write(at("tokens.csv"), format!("{token},admin,admin,system:masters\n")).unwrap();
         fs::write(at("kubeconfig"), kubeconfig(port, &token)).unwrap();
-        let mut server = Self { children: Vec::new(), dir };
+        let mut server = Self { children: Vec::new(), dir, port, token };
         let own = |name: &str| server.dir.path().join(name).display().to_string();
         let (data, certs, tokens) = (own("etcd"), own("certs"), own("tokens.csv"));
         let (key, public) = (own("sa.key"), own("sa.pub"));
@@ -148,6 +150,16 @@ impl ApiServer {
     /// The kubeconfig of its administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("kubeconfig")
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// Its administrator's token.
+    pub fn token(&self) -> String {
+        self.token.clone()
     }
 
     /// Runs kubectl, with this on its standard input.

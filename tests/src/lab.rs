@@ -15,23 +15,16 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::backend::{Backend, CLOUD_TOKEN};
 use crate::process::{PATIENCE, Process};
-
-/// The cloud's token.
-const CLOUD_TOKEN: &str = "sandbox-cloud-token-of-the-lab";
 
 /// The lab.
 pub struct Lab {
-    /// The cloud; gone after [`Lab::stop_cloud`].
-    cloud: Option<Process>,
-    /// A judge that outlives the operator: proxies may reach the one that they were made with.
-    _judge: Process,
+    backend: Backend,
     operator: Option<Process>,
-    cloud_url: String,
     rest: String,
     health: String,
     metrics: String,
-    judge: String,
     token: String,
     client: Client,
     dir: TempDir,
@@ -57,26 +50,14 @@ impl Lab {
         for plugin in ["sandbox.wasm", "static.wasm"] {
             fs::copy(crate::root().join("bin/plugins").join(plugin), at("plugins").join(plugin)).unwrap();
         }
-        fs::write(at("cloud-token"), CLOUD_TOKEN).unwrap();
-        let token_file = at("cloud-token").display().to_string();
-        let (cloud, line) = Process::start(
-            &["sandbox-cloud", "--listen", "127.0.0.1:0", "--token-file", &token_file],
-            &at("cloud.log"),
-        );
-        let cloud_url = line.split_whitespace().last().unwrap().to_owned();
-        let (judge, line) = Process::start(&["judge", "--listen", "127.0.0.1:0"], &at("judge.log"));
-        let judge_url = line.split_whitespace().last().unwrap().to_owned();
         let NewToken { token, manifest } =
             mint("crawler", "default", &[Scope::Read, Scope::Allocate], &["default".into()], None);
         let mut lab = Self {
-            cloud: Some(cloud),
-            _judge: judge,
+            backend: Backend::start(dir.path()),
             operator: None,
-            cloud_url,
             rest: String::new(),
             health: String::new(),
             metrics: String::new(),
-            judge: judge_url,
             token,
             client: Client::builder().no_proxy().timeout(PATIENCE).build().unwrap(),
             dir,
@@ -116,7 +97,7 @@ impl Lab {
             "--metrics-addr",
             "127.0.0.1:0",
             "--judge-url",
-            &self.judge,
+            self.judge(),
         ];
         let (operator, line) = Process::start(&args, &log);
         let part = |name: &str| {
@@ -143,7 +124,7 @@ impl Lab {
 
     /// Ends the cloud, as an outage does.
     pub fn stop_cloud(&mut self) {
-        self.cloud.take().expect("the cloud runs").kill();
+        self.backend.cloud.take().expect("the cloud runs").kill();
     }
 
     /// A path in the lab's folder.
@@ -153,12 +134,12 @@ impl Lab {
 
     /// URL of the cloud's API.
     pub fn cloud_url(&self) -> &str {
-        &self.cloud_url
+        &self.backend.cloud_url
     }
 
     /// URL of the operator's judge.
     pub fn judge(&self) -> &str {
-        &self.judge
+        &self.backend.judge_url
     }
 
     /// The crawler's token.
@@ -185,7 +166,7 @@ impl Lab {
     pub fn provider(&self, name: &str, more: &str) -> String {
         format!(
             "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {{name: {name}}}\nspec:\n  plugin: {{name: sandbox}}\n  connections:\n    cloud:\n      http:\n        baseUrl: {}\n        permit: [loopback]\n        auth: {{bearer: {{secretRef: {{name: cloud, key: token}}}}}}\n{more}",
-            self.cloud_url
+            self.backend.cloud_url
         )
     }
 
@@ -289,7 +270,7 @@ impl Lab {
 
     /// Fetches the judge's page through a proxy URL.
     pub async fn fetch_through(&self, url: &str) -> String {
-        let page = self.judge.trim_end_matches("/judge").to_owned() + "/";
+        let page = self.judge().trim_end_matches("/judge").to_owned() + "/";
         let client = Client::builder().proxy(Through::all(url).unwrap()).timeout(PATIENCE).build().unwrap();
         client.get(page).send().await.unwrap().error_for_status().unwrap().text().await.unwrap()
     }
@@ -307,19 +288,20 @@ impl Lab {
 
     /// Replaces the cloud's faults.
     pub async fn faults(&self, faults: Value) {
-        let request = self.client.put(format!("{}/v1/faults", self.cloud_url)).bearer_auth(CLOUD_TOKEN);
+        let request = self.client.put(format!("{}/v1/faults", self.backend.cloud_url)).bearer_auth(CLOUD_TOKEN);
         request.json(&faults).send().await.unwrap().error_for_status().unwrap();
     }
 
     /// The cloud's faults, with how often each struck.
     pub async fn struck(&self) -> Value {
-        let request = self.client.get(format!("{}/v1/faults", self.cloud_url)).bearer_auth(CLOUD_TOKEN);
+        let request = self.client.get(format!("{}/v1/faults", self.backend.cloud_url)).bearer_auth(CLOUD_TOKEN);
         request.send().await.unwrap().error_for_status().unwrap().json().await.unwrap()
     }
 
     /// Everything that the cloud holds.
     pub async fn machines(&self) -> Vec<Value> {
-        let request = self.client.get(format!("{}/v1/instances?limit=100", self.cloud_url)).bearer_auth(CLOUD_TOKEN);
+        let request =
+            self.client.get(format!("{}/v1/instances?limit=100", self.backend.cloud_url)).bearer_auth(CLOUD_TOKEN);
         let page: Value = request.send().await.unwrap().error_for_status().unwrap().json().await.unwrap();
         page["instances"].as_array().unwrap().clone()
     }

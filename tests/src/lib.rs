@@ -2,8 +2,11 @@
 
 pub mod apiserver;
 pub mod authors;
+pub mod backend;
 pub mod bad_plugins;
+pub mod kube_lab;
 pub mod lab;
+pub mod oci_registry;
 pub mod plugins;
 pub mod process;
 

@@ -19,6 +19,8 @@ use proxy_operator::plugin::engine::Runtime;
 use proxy_operator::plugin::grants::{Grants, SecretError, Secrets};
 use proxy_operator::plugin::handle::{Handle, Shared};
 use proxy_operator::plugin::load::{Loaded, Loader};
+use proxy_operator::plugin::registry::Registry;
+use proxy_operator::plugin::source::Source as Place;
 use serde_json::{Map, Value, json};
 
 pub use crate::process::PATIENCE;
@@ -56,6 +58,16 @@ pub fn loader_with(cache: Option<PathBuf>) -> Arc<Loader> {
     Arc::new(Loader::new(runtime, Arc::new(SystemClock::default())).expect("the host functions fit the contract"))
 }
 
+/// A registry that nothing was offered to yet.
+pub fn registry() -> Arc<Registry> {
+    Arc::new(Registry::new(loader(), "put NAME.wasm there"))
+}
+
+/// A file of a plugin folder, for the sake of its name.
+pub fn file(path: &str) -> Place {
+    Place::File(path.into())
+}
+
 /// A plugin or test guest, loaded once per process.
 pub async fn loaded(name: &str) -> Arc<Loaded> {
     static LOADER: LazyLock<Arc<Loader>> = LazyLock::new(loader);
@@ -65,7 +77,7 @@ pub async fn loaded(name: &str) -> Arc<Loaded> {
         return found.clone();
     }
     let new = LOADER.load(name, bytes_of(name)).await.unwrap_or_else(|e| panic!("{name}: {e}"));
-    all.entry(name.to_owned()).or_insert(Arc::new(new)).clone()
+    all.entry(name.to_owned()).or_insert(new).clone()
 }
 
 /// Secrets by name, each with the one key `value`; they can be changed while they are used.

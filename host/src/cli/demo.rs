@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Fleet, Place, Settings};
 use super::objects::proxy_table;
+use super::plugin_args::PluginArgs;
 use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
 use crate::model::naming::ProxyKey;
@@ -94,9 +95,8 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
     write(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
     let fleet = Fleet::start(Settings {
         place: Place::Standalone { manifests: manifests.clone(), secret_files: vec![] },
-        cache_dir: data.join("cache"),
         data: data.clone(),
-        plugin_dir: Some(plugin_dir),
+        plugins: PluginArgs { plugin_dir: Some(plugin_dir), ..PluginArgs::default() },
         token_dir: None,
         rest_addr: localhost,
         health_addr: localhost,

@@ -11,6 +11,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::plugin_args::PluginArgs;
 use crate::control::manager::Manager;
 use crate::control::provider::Providers;
 use crate::control::proxy::driver::Driver;
@@ -19,10 +20,10 @@ use crate::lease::allocator::Allocator;
 use crate::lease::id::Signer;
 use crate::lease::ledger::LocalLedger;
 use crate::model::clock::{Clock, SystemClock};
-use crate::plugin::engine::Runtime;
 use crate::plugin::load::Loader;
 use crate::plugin::registry::Registry;
-use crate::plugin::source::Directory;
+use crate::plugin::source::directory::Directory;
+use crate::plugin::source::oci::Artifacts;
 use crate::rest::auth::Tokens;
 use crate::rest::{self, Api};
 use crate::store::Store;
@@ -42,8 +43,7 @@ pub(super) enum Place {
 pub(super) struct Settings {
     pub place: Place,
     pub data: PathBuf,
-    pub plugin_dir: Option<PathBuf>,
-    pub cache_dir: PathBuf,
+    pub plugins: PluginArgs,
     pub token_dir: Option<PathBuf>,
     pub rest_addr: SocketAddr,
     pub health_addr: SocketAddr,
@@ -92,9 +92,18 @@ impl Fleet {
             settings.judge_url.unwrap_or_else(|| format!("http://{}{}", reachable(addresses[2]), judge::PATH));
 
         let database = Database::open(&settings.data.join("state.redb"))?;
-        let runtime = Runtime::new(Some(settings.cache_dir)).map_err(|e| anyhow::anyhow!("{e:#}"))?;
-        let loader = Loader::new(runtime, clock.clone()).map_err(|e| anyhow::anyhow!("{e:#}"))?;
-        let registry = Arc::new(Registry::new(Arc::new(loader)));
+        let cache = settings.plugins.cache(&settings.data);
+        let loader = Loader::new(settings.plugins.runtime(&cache)?, clock.clone());
+        let loader = loader.map_err(|e| anyhow::anyhow!("{e:#}"))?.under(settings.plugins.policy());
+        let remedy = match &settings.place {
+            Place::Standalone { .. } => "put NAME.wasm into the plugin folder".to_owned(),
+            Place::Kubernetes { namespace, .. } => {
+                format!("apply what `proxy-operator plugin pack NAME.wasm` prints to namespace {namespace}")
+            }
+        };
+        let registry = Arc::new(Registry::new(Arc::new(loader), remedy));
+        let plain = settings.plugins.insecure_registry.clone();
+        let artifacts = Artifacts::new(registry.clone(), clock.clone(), &cache, plain);
         let until = |task: BoxFuture<'static, ()>| {
             let stop = stop.clone();
             tasks.spawn(async move {
@@ -123,12 +132,12 @@ impl Fleet {
         let signer = Signer::new(ledger.signing_key().await?.into());
         let allocator = Arc::new(Allocator::new(Arc::new(ledger), signer, clock.clone())?);
 
-        if let Some(dir) = settings.plugin_dir {
+        if let Some(dir) = settings.plugins.plugin_dir {
             let mut plugins = Directory::new(&dir);
             plugins.scan(&registry).await.with_context(|| format!("--plugin-dir {} cannot be read", dir.display()))?;
             until(Box::pin(plugins.watch(registry.clone())));
         }
-        let providers = Arc::new(Providers::new(store.clone(), registry.clone(), clock.clone()));
+        let providers = Arc::new(Providers::new(store.clone(), registry.clone(), artifacts, clock.clone()));
         let (engine, verdicts) = Engine::new();
         let driver = Arc::new(Driver::new(
             store.clone(),

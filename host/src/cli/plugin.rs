@@ -3,6 +3,7 @@
 mod bench;
 mod call;
 mod check;
+mod compile;
 mod create;
 mod pack;
 mod show;
@@ -37,13 +38,24 @@ pub(super) enum PluginCommand {
     Test(Box<test::TestArgs>),
     /// Print the kit's cases with their rules
     Cases,
-    /// Print the ConfigMap that brings a plugin into a cluster
+    /// Print the ConfigMaps that bring a plugin into a cluster: one where it fits, compressed and cut otherwise
     Pack {
         /// NAME.wasm
         file: PathBuf,
         /// The operator's namespace
         #[arg(long, short, default_value = "proxy-operator")]
         namespace: String,
+        /// Write each ConfigMap into a file of this folder
+        #[arg(long, short, value_name = "DIR")]
+        output: Option<PathBuf>,
+    },
+    /// Compile a plugin for this CPU and this operator's engine, for the plugin folder of an operator with little memory
+    Compile {
+        /// NAME.wasm
+        file: PathBuf,
+        /// The folder to write to: the one that --plugin-dir names, beside the .wasm
+        #[arg(long, short, value_name = "DIR")]
+        output: PathBuf,
     },
     /// Make a component of a core module that was built with the contract
     Wrap {
@@ -67,7 +79,8 @@ pub(super) async fn run(command: PluginCommand) -> anyhow::Result<u8> {
             test::list();
             Ok(0)
         }
-        PluginCommand::Pack { file, namespace } => pack::pack(&file, &namespace).map(|()| 0),
+        PluginCommand::Pack { file, namespace, output } => pack::pack(&file, &namespace, output.as_deref()).map(|()| 0),
+        PluginCommand::Compile { file, output } => compile::compile(&file, &output).map(|()| 0),
         PluginCommand::Wrap { core, output } => {
             let component = contract::wrap(&read(&core)?).with_context(|| core.display().to_string())?;
             std::fs::write(&output, component).with_context(|| output.display().to_string())?;

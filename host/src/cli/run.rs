@@ -8,6 +8,7 @@ use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::fleet::{Fleet, Place, Settings};
+use super::plugin_args::PluginArgs;
 
 /// Run the operator
 #[derive(Args)]
@@ -27,12 +28,8 @@ pub(super) struct RunArgs {
     /// Folder of the embedded database: standalone all state, in Kubernetes the leases
     #[arg(long, env = "PROXY_OPERATOR_DATA", value_name = "DIR")]
     data: PathBuf,
-    /// Folder of plugins (NAME.wasm), watched
-    #[arg(long, env = "PROXY_OPERATOR_PLUGIN_DIR", value_name = "DIR")]
-    plugin_dir: Option<PathBuf>,
-    /// Folder of compiled code [default: cache in --data]
-    #[arg(long, env = "PROXY_OPERATOR_CACHE_DIR", value_name = "DIR")]
-    cache_dir: Option<PathBuf>,
+    #[command(flatten)]
+    plugins: PluginArgs,
     /// Folder of API tokens, as `token create` prints them
     #[arg(long, env = "PROXY_OPERATOR_TOKEN_DIR", value_name = "DIR")]
     token_dir: Option<PathBuf>,
@@ -63,9 +60,8 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     };
     let fleet = Fleet::start(Settings {
         place,
-        cache_dir: args.cache_dir.unwrap_or_else(|| args.data.join("cache")),
         data: args.data,
-        plugin_dir: args.plugin_dir,
+        plugins: args.plugins,
         token_dir: args.token_dir,
         rest_addr: args.rest_addr,
         health_addr: args.health_addr,

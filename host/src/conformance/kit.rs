@@ -250,7 +250,7 @@ impl Kit {
             login,
             bootstrap: None,
             must_reach: vec![],
-            spec_hash: spec_hash(spec).hash,
+            spec_hash: spec_hash(spec, None).hash,
         }
     }
 

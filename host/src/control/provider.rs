@@ -12,10 +12,11 @@ use crate::model::clock::Clock;
 use crate::model::condition::{Verdict as Says, find, set};
 use crate::model::error::{CallError, list_fields};
 use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, check_schema};
-use crate::model::provider::{Provider, ProviderStatus, TargetStatus};
+use crate::model::provider::{PluginStatus, Provider, ProviderStatus, Source as Credential, TargetStatus};
 use crate::plugin::grants::Grants;
 use crate::plugin::handle::{Handle, Shared};
 use crate::plugin::registry::{Entry, Registry};
+use crate::plugin::source::oci::Artifacts;
 use crate::store::{Event, Regarding, Severity, Store, StoreError};
 
 /// Between two checks of a Provider that serves, and of one that does not; both ± 20 %.
@@ -23,6 +24,9 @@ const CHECK: Duration = Duration::from_secs(60);
 const CHECK_BAD: Duration = Duration::from_secs(15);
 /// After a status that somebody else's write kept from being stored.
 const CONFLICT_RETRY: Duration = Duration::from_millis(200);
+
+/// Sources named beside the one that serves.
+const SHADOWED: usize = 16;
 
 /// Reason of a Provider that this run has not looked at.
 pub const NOT_LOOKED_AT: &str = "ProviderPending";
@@ -34,6 +38,7 @@ type Version = (Option<String>, Option<i64>);
 pub struct Providers {
     store: Arc<dyn Store>,
     registry: Arc<Registry>,
+    artifacts: Artifacts,
     shared: Shared,
     clock: Arc<dyn Clock>,
     current: Mutex<HashMap<String, Current>>,
@@ -67,10 +72,11 @@ pub struct Pass {
 
 impl Providers {
     /// None yet.
-    pub fn new(store: Arc<dyn Store>, registry: Arc<Registry>, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(store: Arc<dyn Store>, registry: Arc<Registry>, artifacts: Artifacts, clock: Arc<dyn Clock>) -> Self {
         Self {
             store,
             registry,
+            artifacts,
             shared: Shared::new(clock.clone()),
             clock,
             current: Mutex::default(),
@@ -127,13 +133,14 @@ impl Providers {
         let Some(provider) = self.store.provider(name) else {
             let changed = self.lock().remove(name).is_some();
             self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name);
+            self.release_artifacts();
             return Pass { again: CHECK, changed, listed: None };
         };
         self.looked_at
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .insert(name.to_owned(), (provider.uid(), provider.metadata.generation));
-        let entry = self.registry.get(&provider.spec.plugin.name);
+        let entry = self.plugin(&provider).await;
         let built = self.build(&provider, &entry).await;
         let findings = match &built {
             Ok(handle) => handle.check().await,
@@ -160,6 +167,27 @@ impl Providers {
         Pass { again: again.mul_f64(rand::random_range(0.8..1.2)), changed, listed }
     }
 
+    /// Lets go of the artifacts that no Provider names any more.
+    fn release_artifacts(&self) {
+        let named = |p: &Arc<Provider>| Some((p.spec.plugin.name.clone(), p.spec.plugin.oci.clone()?));
+        self.artifacts.keep_only(&self.store.providers().iter().filter_map(named).collect());
+    }
+
+    /// Its plugin: the shared one of the name, or its own artifact, pulled where need be.
+    async fn plugin(&self, provider: &Provider) -> Entry {
+        let wanted = &provider.spec.plugin;
+        let Some(reference) = &wanted.oci else { return self.registry.get(&wanted.name) };
+        let secret = match &wanted.pull_secret_ref {
+            Some(secret) => self.store.resolve(&Credential::secret(&secret.name, ".dockerconfigjson")).await.map(Some),
+            None => Ok(None),
+        };
+        match secret {
+            Ok(secret) => self.artifacts.ensure(&wanted.name, reference, secret.as_ref()).await,
+            Err(error) => self.artifacts.refuse(&wanted.name, reference, &error),
+        }
+        self.registry.artifact(&wanted.name, reference)
+    }
+
     /// The handle, the old one where nothing changed, or why there is none: reason and text.
     async fn build(&self, provider: &Provider, entry: &Entry) -> Result<Arc<Handle>, (String, String)> {
         let name = provider.name_any();
@@ -167,13 +195,14 @@ impl Providers {
         let Some(plugin) = &entry.current else {
             let wanted = &provider.spec.plugin.name;
             return match &entry.refused {
-                Some(refused) => fail("PluginRefused", refused.message.clone()),
+                Some(refused) => fail(refused.reason, refused.message.clone()),
                 None => {
                     let known = self.registry.names().join(", ");
                     fail(
                         "PluginMissing",
                         format!(
-                            "no plugin {wanted:?} is loaded: put {wanted}.wasm into the plugin folder, or correct spec.plugin.name; loaded are: {known}"
+                            "no plugin {wanted:?} is loaded: {}, or correct spec.plugin.name; loaded are: {known}",
+                            self.registry.remedy(wanted)
                         ),
                     )
                 }
@@ -243,7 +272,14 @@ impl Providers {
         let generation = provider.metadata.generation.unwrap_or(0);
         let mut status = ProviderStatus { observed_generation: Some(generation), targets, ..old.clone() };
         if let Some(plugin) = &entry.current {
-            status.plugin = Some(plugin.status());
+            status.plugin = Some(PluginStatus {
+                name: plugin.description.name.clone(),
+                version: plugin.description.version.clone(),
+                digest: plugin.digest.clone(),
+                contract: plugin.contract.clone(),
+                source: entry.source.as_ref().map(ToString::to_string).unwrap_or_default(),
+                shadowed: entry.shadowed.iter().take(SHADOWED).map(ToString::to_string).collect(),
+            });
         }
         let name = provider.name_any();
         status.proxies = self.store.proxies().iter().filter(|p| p.spec.provider == name).count() as u32;
@@ -297,7 +333,7 @@ fn judge(
     let says = if let Some(refused) = entry.refused.as_ref() {
         Says::new(
             bad.len() < findings.len() || findings.is_empty(),
-            "PluginRefused",
+            refused.reason,
             format!("version {} goes on serving; {}", description.version, refused.message),
         )
     } else if bad.is_empty() {

@@ -18,8 +18,9 @@ async fn mk_providers(dir: &std::path::Path) -> (Arc<LocalStore>, Providers) {
     let store = LocalStore::open(database, &manifests, vec![], clock.clone()).await.unwrap();
     store.apply_manifests().await;
     let loader = Loader::new(Runtime::new(None).unwrap(), clock.clone()).unwrap();
-    let registry = Arc::new(Registry::new(Arc::new(loader)));
-    (store.clone(), Providers::new(store, registry, clock))
+    let registry = Arc::new(Registry::new(Arc::new(loader), "put NAME.wasm there"));
+    let artifacts = Artifacts::new(registry.clone(), clock.clone(), dir, vec![]);
+    (store.clone(), Providers::new(store, registry, artifacts, clock))
 }
 
 /// Each write of its own status once led to another check; with a figure in a message that was a loop without a pause.

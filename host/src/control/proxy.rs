@@ -19,6 +19,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::health::Verdict;
+use crate::model::error::CallError;
+use crate::model::login::Login;
 use crate::model::provider::Reach;
 
 pub use self::memory::{Memory, Rebuild, Seen, Stage, Trouble};
@@ -40,6 +42,44 @@ pub struct Facts {
     pub wall: Timestamp,
     /// Id of the key from which new logins are derived.
     pub login_key: String,
+    /// The login that a Secret gives.
+    pub own_login: OwnLogin,
+}
+
+/// The login of `auth.secretRef`.
+#[derive(Clone, Debug)]
+pub enum OwnLogin {
+    /// None is asked for.
+    Unused,
+    /// It was read.
+    Read {
+        /// The login.
+        login: Login,
+        /// Its digests under each key, that for new instances first.
+        digests: Vec<String>,
+    },
+    /// It cannot be had.
+    Lacking(CallError),
+}
+
+impl OwnLogin {
+    /// The digest to compare with what was applied. Where nothing can be said, that is what was applied.
+    pub fn digest<'a>(&'a self, applied: Option<&'a str>) -> Option<&'a str> {
+        let digests = match self {
+            Self::Unused => return None,
+            Self::Lacking(_) => return applied,
+            Self::Read { digests, .. } => digests,
+        };
+        let Some(applied) = applied else { return digests.first().map(String::as_str) };
+        let key = |digest: &str| digest.split_once(':').map(|(key, _)| key.to_owned());
+        let under_its_key = digests.iter().find(|digest| key(digest) == key(applied));
+        Some(under_its_key.map_or(applied, String::as_str))
+    }
+
+    /// The digest for a new instance.
+    pub fn newest(&self) -> Option<&str> {
+        self.digest(None)
+    }
 }
 
 /// What a listing showed of one instance.

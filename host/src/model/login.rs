@@ -4,6 +4,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::secret::SecretBytes;
+use super::spec_hash::hex;
 
 const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
@@ -29,16 +30,32 @@ pub struct LoginKey {
 impl LoginKey {
     /// The login of one incarnation of one proxy.
     pub fn derive(&self, proxy_uid: &str, incarnation: u32) -> Login {
-        let username = base62(&self.mac("username", proxy_uid, incarnation), 12);
-        let password = base62(&self.mac("password", proxy_uid, incarnation), 32);
+        let username = base62(&self.derive_part("username", proxy_uid, incarnation), 12);
+        let password = base62(&self.derive_part("password", proxy_uid, incarnation), 32);
         // A leading letter, since some proxies read a leading digit as something else.
         Login { username: format!("px{username}"), password: password.into() }
     }
 
-    fn mac(&self, what: &str, proxy_uid: &str, incarnation: u32) -> [u8; 32] {
+    /// Id of the key and a digest of the login under it, so that a changed login is noticed and a weak one cannot be
+    /// guessed from a status.
+    pub fn digest(&self, login: &Login) -> String {
+        let digest = self.mac(&[
+            b"digest",
+            &(login.username.len() as u64).to_be_bytes(),
+            login.username.as_bytes(),
+            login.password.expose(),
+        ]);
+        format!("{}:{}", self.id, hex(&digest[..16]))
+    }
+
+    fn derive_part(&self, what: &str, proxy_uid: &str, incarnation: u32) -> [u8; 32] {
+        self.mac(&[what.as_bytes(), b"\0", proxy_uid.as_bytes(), b"\0", &incarnation.to_be_bytes()])
+    }
+
+    fn mac(&self, parts: &[&[u8]]) -> [u8; 32] {
         // HMAC takes keys of every length, so this cannot fail.
         let mut mac = Hmac::<Sha256>::new_from_slice(self.key.expose()).expect("HMAC takes any key length");
-        for part in [what.as_bytes(), b"\0", proxy_uid.as_bytes(), b"\0", &incarnation.to_be_bytes()] {
+        for part in parts {
             mac.update(part);
         }
         mac.finalize().into_bytes().into()
@@ -85,6 +102,18 @@ mod tests {
         let password = login.password.expose_line().unwrap();
         assert_eq!(password.len(), 32);
         assert!(password.chars().all(|c| c.is_ascii_alphanumeric()));
+    }
+
+    #[test]
+    fn a_digest_depends_on_key_user_and_password_and_names_its_key() {
+        let login =
+            |username: &str, password: &str| Login { username: username.into(), password: password.to_owned().into() };
+        let digest = mk_key(1).digest(&login("ann", "secret"));
+        assert!(digest.starts_with("k1:") && !digest.contains("secret"));
+        assert_eq!(digest, mk_key(1).digest(&login("ann", "secret")));
+        assert_ne!(digest, mk_key(2).digest(&login("ann", "secret")));
+        assert_ne!(digest, mk_key(1).digest(&login("ann", "secret2")));
+        assert_ne!(digest, mk_key(1).digest(&login("anns", "ecret")));
     }
 
     #[test]

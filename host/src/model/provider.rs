@@ -264,6 +264,13 @@ pub struct Source {
     pub file: Option<String>,
 }
 
+impl Source {
+    /// A key of a Secret.
+    pub fn secret(name: &str, key: &str) -> Self {
+        Self { secret_ref: Some(SecretKeyRef { name: name.into(), key: key.into() }), file: None }
+    }
+}
+
 /// A key of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize, JsonSchema)]
 pub struct SecretKeyRef {
@@ -395,6 +402,15 @@ pub struct PluginStatus {
     /// The version of the contract that it was built against.
     #[schemars(length(max = 64))]
     pub contract: String,
+    /// Where it was loaded from.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 4352))]
+    pub source: String,
+    /// Where another plugin of the name lies, which does not serve: ConfigMaps come before the plugin folder, and a younger
+    /// ConfigMap before an older one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 4352)))]
+    pub shadowed: Vec<String>,
 }
 
 /// How one host, zone or cluster is.

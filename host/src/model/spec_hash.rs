@@ -7,10 +7,13 @@ use super::proxy::{AuthMode, ProxySpec, SpecHash};
 
 /// Version of the rule below. A change of the rule is a new version, so that an upgrade rebuilds nothing.
 pub const VERSION: u32 = 1;
+/// The applied field with the digest of a login.
+pub const APPLIED_LOGIN: &str = "login";
 
 /// The defaulted fields that shape the instance. What only steers the operator (probing, draining, ages, pauses) stays
-/// out, and so does the provider's catalogue: editing it never rebuilds what runs.
-pub fn shaping_fields(spec: &ProxySpec) -> Map<String, Value> {
+/// out, and so does the provider's catalogue: editing it never rebuilds what runs. `login`: digest of the login that a
+/// Secret gives ([`LoginKey::digest`](super::login::LoginKey::digest)).
+pub fn shaping_fields(spec: &ProxySpec, login: Option<&str>) -> Map<String, Value> {
     let mut fields = Map::new();
     let mut put = |name: &str, value: Value| {
         if !value.is_null() {
@@ -31,15 +34,16 @@ pub fn shaping_fields(spec: &ProxySpec) -> Map<String, Value> {
             AuthMode::None => "none",
         }),
     );
+    put(APPLIED_LOGIN, json!(login));
     if !spec.rebuild_token.is_empty() {
         put("rebuildToken", json!(spec.rebuild_token));
     }
     fields
 }
 
-/// The hash of a defaulted spec.
-pub fn spec_hash(spec: &ProxySpec) -> SpecHash {
-    let text = Value::Object(shaping_fields(spec)).to_string();
+/// The hash of a defaulted spec and the digest of its login.
+pub fn spec_hash(spec: &ProxySpec, login: Option<&str>) -> SpecHash {
+    let text = Value::Object(shaping_fields(spec, login)).to_string();
     let digest = Sha256::digest(text.as_bytes());
     SpecHash { version: VERSION, hash: hex(&digest[..16]) }
 }
@@ -77,9 +81,9 @@ mod tests {
         let hash = |edit: fn(&mut ProxySpec)| {
             let mut spec = base.clone();
             edit(&mut spec);
-            spec_hash(&spec).hash
+            spec_hash(&spec, None).hash
         };
-        let same = spec_hash(&base).hash;
+        let same = spec_hash(&base, None).hash;
         for edit in [
             |s: &mut ProxySpec| s.paused = true,
             |s| s.unschedulable = true,
@@ -100,13 +104,14 @@ mod tests {
         {
             assert_ne!(hash(edit), same);
         }
+        assert_ne!(spec_hash(&base, Some("k1:0")).hash, same);
     }
 
     /// A changed rule without a new version would rebuild every fleet on upgrade (kubernetes-sigs/karpenter#957).
     #[test]
     fn version_1_is_pinned() {
         assert_eq!(
-            (VERSION, spec_hash(&ProxySpec::of_provider("p")).hash.as_str()),
+            (VERSION, spec_hash(&ProxySpec::of_provider("p"), None).hash.as_str()),
             (1, "970a7832fc6a89f99a7e6872b70590fb")
         );
     }

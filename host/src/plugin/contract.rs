@@ -22,6 +22,11 @@ pub enum ContractError {
     /// Not WebAssembly at all.
     #[error("it is no WebAssembly file (it begins with {0:?}); upload the .wasm that the build wrote")]
     NotWasm(String),
+    /// Compiled code.
+    #[error(
+        "it is compiled code, which runs outside of the sandbox and is accepted only in --plugin-dir, beside the .wasm that it was made of; upload that .wasm"
+    )]
+    Native,
     /// Broken or cut off.
     #[error("the file is broken or cut off ({0}); upload it again, or build it again")]
     Malformed(String),
@@ -70,6 +75,9 @@ pub struct Checked<'a> {
 /// # Errors
 /// Says what the file is and what to do.
 pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
+    if bytes.starts_with(b"\x7fELF") {
+        return Err(ContractError::Native);
+    }
     if !bytes.starts_with(b"\0asm") {
         let head: String =
             String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).chars().filter(|c| !c.is_control()).collect();
@@ -91,6 +99,12 @@ pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
 pub fn validate(component: &[u8]) -> Result<(), ContractError> {
     let mut validator = Validator::new_with_features(WasmFeatures::default());
     validator.validate_all(component).map(drop).map_err(|e| ContractError::Malformed(e.to_string()))
+}
+
+/// Bytes of code in all core modules of a component.
+pub fn code_bytes(component: &[u8]) -> u64 {
+    let sections = Parser::new(0).parse_all(component).map_while(Result::ok);
+    sections.map(|s| if let Payload::CodeSectionStart { size, .. } = s { u64::from(size) } else { 0 }).sum()
 }
 
 /// Turns a core module with component type information into a component.
@@ -223,6 +237,7 @@ mod tests {
         for (bytes, expected) in [
             (&b"hello, world"[..], "begins with \"hello, world\""),
             (b"", "no WebAssembly file"),
+            (b"\x7fELF\x02\x01", "it is compiled code"),
             (b"\0asm", "broken or cut off"),
             (b"\0asm\x01\0\0\0", "core module without the contract"),
             (b"\0asm\x0d\0\x01\0", "does not export"),

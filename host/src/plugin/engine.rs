@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +18,9 @@ use crate::model::spec_hash::hex;
 
 /// Part of every cache key: wasmtime itself compares only its major version.
 const WASMTIME: &str = "48.0.8";
+
+/// Compiled plugins in the cache; a name has one or two at a time.
+const KEPT: usize = 64;
 
 /// Why code could not be made or loaded.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +38,8 @@ pub enum CodeError {
 pub struct Runtime {
     engine: Engine,
     cache: Option<Arc<PathBuf>>,
+    /// What the administrator compiled elsewhere; only read.
+    precompiled: Option<Arc<PathBuf>>,
     // One compile at a time: two would double the peak of memory.
     compiling: Arc<Mutex<()>>,
 }
@@ -66,7 +71,12 @@ impl Runtime {
                 std::thread::sleep(TICK);
             }
         })?;
-        Ok(Self { engine, cache: cache_dir.map(Arc::new), compiling: Arc::default() })
+        Ok(Self { engine, cache: cache_dir.map(Arc::new), precompiled: None, compiling: Arc::default() })
+    }
+
+    /// With a folder of compiled code that the administrator answers for, as `plugin compile` writes it.
+    pub fn with_precompiled(self, dir: &Path) -> Self {
+        Self { precompiled: Some(Arc::new(dir.to_owned())), ..self }
     }
 
     /// The engine that runs components.
@@ -76,11 +86,13 @@ impl Runtime {
 
     /// Code that the cache holds.
     pub fn kept(&self, digest: &str) -> Option<Component> {
-        self.map(&self.path(digest)?)
+        let name = self.file(digest);
+        [&self.precompiled, &self.cache].into_iter().flatten().find_map(|dir| self.map(&dir.join(&name)))
     }
 
-    fn path(&self, digest: &str) -> Option<PathBuf> {
-        self.cache.as_deref().map(|dir| dir.join(format!("{digest}-{}.cwasm", self.key())))
+    /// The file of a component's code, by the component's digest (hexadecimal).
+    pub fn file(&self, digest: &str) -> String {
+        format!("{digest}-{}.cwasm", self.key())
     }
 
     /// Code of a component, from the cache or compiled. Blocks: up to seconds for a large component.
@@ -88,7 +100,7 @@ impl Runtime {
     /// # Errors
     /// When the component does not compile, or its code does not load.
     pub fn code(&self, digest: &str, component: &[u8]) -> Result<(Component, Origin), CodeError> {
-        let path = self.path(digest);
+        let path = self.cache.as_deref().map(|dir| dir.join(self.file(digest)));
         if let Some(code) = path.as_deref().and_then(|path| self.map(path)) {
             return Ok((code, Origin::Cache));
         }
@@ -103,6 +115,7 @@ impl Runtime {
         if let Some(path) = &path {
             match keep(path, &code) {
                 Ok(()) => {
+                    self.tidy();
                     if let Some(component) = self.map(path) {
                         return Ok((component, Origin::Compiled));
                     }
@@ -120,17 +133,34 @@ impl Runtime {
     /// Maps a kept file; none when it is missing, damaged or made by another engine.
     fn map(&self, path: &Path) -> Option<Component> {
         let wanted = fs::read_to_string(digest_path(path)).ok()?;
-        let code = fs::read(path).ok()?;
-        if hex(&Sha256::digest(&code)) != wanted {
+        // In pieces: the code of a large plugin would be in memory twice.
+        let mut hasher = Sha256::new();
+        let mut file = fs::File::open(path).ok()?;
+        let mut piece = vec![0; 64 << 10];
+        while let read @ 1.. = file.read(&mut piece).ok()? {
+            hasher.update(&piece[..read]);
+        }
+        if hex(&hasher.finalize()) != wanted.trim() {
             return None;
         }
-        // SAFETY: the folder is written by this operator alone (mode 0700), the digest beside the file shows that the
-        // code is what was written, and files are only ever replaced by rename, never written while mapped.
+        // SAFETY: the cache is written by this operator alone (mode 0700), the folder of precompiled code by the
+        // administrator who starts it; the digest beside the file shows that the code is what was written, and files are
+        // only ever replaced by rename, never written while mapped.
         unsafe { Component::deserialize_file(&self.engine, path) }
             // A folder mounted `noexec` cannot be mapped; its bytes can be loaded.
-            // SAFETY: the same bytes as above, whose digest was just compared.
-            .or_else(|_| unsafe { Component::deserialize(&self.engine, &code) })
+            .or_else(|e| {
+                let code = fs::read(path).ok().filter(|code| hex(&Sha256::digest(code)) == wanted.trim()).ok_or(e)?;
+                // SAFETY: as above; the digest of these very bytes was just compared.
+                unsafe { Component::deserialize(&self.engine, &code) }
+            })
             .ok()
+    }
+
+    /// Removes the code that was not asked for the longest, and what another wasmtime or CPU left.
+    fn tidy(&self) {
+        if let Some(dir) = &self.cache {
+            prune(dir, "cwasm", KEPT);
+        }
     }
 
     /// Names everything that compiled code depends on but the component: wasmtime's version, settings and CPU.
@@ -160,25 +190,42 @@ fn digest_path(path: &Path) -> PathBuf {
     path.with_extension("cwasm.sha256")
 }
 
-/// Writes code and its digest, each to a temporary file that is then renamed.
+/// Writes code and its digest.
 fn keep(path: &Path, code: &[u8]) -> io::Result<()> {
-    let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    {
-        use std::os::unix::fs::DirBuilderExt;
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    }
-    let replace = |to: &Path, bytes: &[u8]| {
-        let temporary = to.with_extension(format!("tmp-{}", uuid::Uuid::new_v4().simple()));
-        let written = fs::File::create_new(&temporary)
-            .and_then(|mut file| file.write_all(bytes))
-            .and_then(|()| fs::rename(&temporary, to));
-        if written.is_err() {
-            let _ = fs::remove_file(&temporary);
-        }
-        written
-    };
     replace(path, code)?;
     replace(&digest_path(path), hex(&Sha256::digest(code)).as_bytes())
+}
+
+/// Writes a temporary file and renames it: a file that is mapped, or that another process reads, never changes.
+pub(super) fn replace(to: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let dir = to.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let temporary = to.with_extension(format!("tmp-{}", uuid::Uuid::new_v4().simple()));
+    let written = fs::File::create_new(&temporary)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(&temporary, to));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Removes all but the `keep` newest files of a kind, each with its digest.
+pub(super) fn prune(dir: &Path, extension: &str, keep: usize) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    let mut files: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|found| found == extension))
+        .filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path)))
+        .collect();
+    files.sort();
+    for (_, path) in files.iter().rev().skip(keep) {
+        // Mapped code stays until it is let go of; another process may have been faster.
+        let _ = fs::remove_file(path);
+        let _ = fs::remove_file(digest_path(path));
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! From the bytes of a file to a plugin that can be called: size → digest → contract → compile or cache → `describe`.
 
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
@@ -18,7 +19,6 @@ use crate::model::clock::Clock;
 use crate::model::error::CallError;
 use crate::model::instance::Description;
 use crate::model::naming::is_label;
-use crate::model::provider::PluginStatus;
 use crate::model::spec_hash::hex;
 
 /// Why a file does not become a plugin. The text says what it is and what to do.
@@ -30,6 +30,43 @@ pub enum LoadError {
     /// The file's name is no plugin name.
     #[error("its name is no DNS-1123 label; call the file NAME.wasm with at most 63 of a-z, 0-9 and '-'")]
     BadName,
+    /// Its digest is on no list.
+    #[error("its digest {0} is not among those that --allow-plugin names; add it there, or upload one that is")]
+    NotAllowed(String),
+    /// Called `.zst`, and is none.
+    #[error("it is called .zst and cannot be decompressed ({0}); compress it with zstd, or upload it as it is")]
+    NotZstd(String),
+    /// It was cut into parts, and some are not there.
+    #[error("it was cut into {of} parts, and {} missing; apply all of them", list_parts(.missing))]
+    Parts {
+        /// How many.
+        of: u32,
+        /// Which.
+        missing: Vec<u32>,
+    },
+    /// The parts do not make the file that they name.
+    #[error("its parts make a file with the digest {found}, not {named}; pack and apply all of them anew")]
+    Digest {
+        /// Of the file.
+        found: String,
+        /// In the annotation.
+        named: String,
+    },
+    /// It cannot be had from its registry.
+    #[error("{0}")]
+    Pull(PullError),
+    /// Compiling it would need more memory than there is.
+    #[error(
+        "compiling its {code_kib} KiB of code would need some {need_mib} MiB, and {budget_mib} MiB are for that; either run `proxy-operator plugin compile` on a machine with this CPU and put what it writes beside the .wasm into --plugin-dir, or raise --compile-memory and the memory limit"
+    )]
+    Memory {
+        /// Code of its core modules.
+        code_kib: u64,
+        /// What compiling needs.
+        need_mib: u64,
+        /// What it may need.
+        budget_mib: u64,
+    },
     /// Not a component of our contract.
     #[error(transparent)]
     Contract(#[from] ContractError),
@@ -50,6 +87,38 @@ pub enum LoadError {
     },
 }
 
+/// Why a plugin cannot be had from its registry, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("it cannot be pulled: {0}")]
+pub struct PullError(pub String);
+
+impl LoadError {
+    /// The condition reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Pull(_) => "PluginPullFailed",
+            Self::Parts { .. } => "PluginIncomplete",
+            _ => "PluginRefused",
+        }
+    }
+}
+
+fn list_parts(parts: &[u32]) -> String {
+    let listed: Vec<_> = parts.iter().map(u32::to_string).collect();
+    let are = if parts.len() == 1 { "is" } else { "are" };
+    format!("{} {are}", listed.join(", "))
+}
+
+/// Bytes that compiling needs at its peak, by the size of the code: measured with guests of 60 KiB to 19 MiB, the upper end.
+pub fn compile_need(code: u64) -> u64 {
+    (16 << 20) + code * 55
+}
+
+/// `sha256:` and the digest of a file.
+pub fn digest_of(bytes: &[u8]) -> String {
+    format!("sha256:{}", hex(&Sha256::digest(bytes)))
+}
+
 /// A plugin that can be called.
 pub struct Loaded {
     /// What it says of itself.
@@ -65,20 +134,29 @@ pub struct Loaded {
     pub(super) pre: PluginPre<CallState>,
 }
 
-impl Loaded {
-    /// As a Provider's status shows it.
-    pub fn status(&self) -> PluginStatus {
-        PluginStatus {
-            name: self.description.name.clone(),
-            version: self.description.version.clone(),
-            digest: self.digest.clone(),
-            contract: self.contract.clone(),
-        }
+/// What the administrator lets in.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// Digests (`sha256:…`) of the files that may be loaded; none: all.
+    pub allow: Option<BTreeSet<String>>,
+    /// Bytes that compiling one plugin may need.
+    pub compile_bytes: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { allow: None, compile_bytes: u64::MAX }
     }
 }
 
+/// The one place of a file that is loaded, or being loaded.
+type Place = Arc<tokio::sync::Mutex<Weak<Loaded>>>;
+
 /// Loads plugins.
 pub struct Loader {
+    policy: Policy,
+    /// By digest, so that the same bytes are compiled and mapped once, wherever they come from.
+    loaded: Mutex<HashMap<String, Place>>,
     runtime: Runtime,
     linker: Linker<CallState>,
     clock: Arc<dyn Clock>,
@@ -95,25 +173,57 @@ impl Loader {
         let mut linker = Linker::new(runtime.engine());
         Bindings::add_to_linker::<_, HasSelf<_>>(&mut linker, |state: &mut CallState| state)?;
         let permits = [Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(4))];
-        Ok(Self { runtime, linker, clock, nothing: Arc::new(Grants::none()), permits })
+        let loaded = Mutex::default();
+        let policy = Policy::default();
+        Ok(Self { policy, loaded, runtime, linker, clock, nothing: Arc::new(Grants::none()), permits })
+    }
+
+    /// The same, under a policy.
+    pub fn under(self, policy: Policy) -> Self {
+        Self { policy, ..self }
     }
 
     /// Loads the file `NAME.wasm`.
     ///
     /// # Errors
     /// Whatever is wrong with the file; the operator itself is untouched.
-    pub async fn load(self: &Arc<Self>, name: &str, bytes: Vec<u8>) -> Result<Loaded, LoadError> {
-        let started = Instant::now();
+    pub async fn load(self: &Arc<Self>, name: &str, bytes: Vec<u8>) -> Result<Arc<Loaded>, LoadError> {
         if !is_label(name) {
             return Err(LoadError::BadName);
         }
         if bytes.len() > FILE_BYTES {
             return Err(LoadError::TooLarge(bytes.len() as u64));
         }
+        let digest = digest_of(&bytes);
+        if self.policy.allow.as_ref().is_some_and(|allowed| !allowed.contains(&digest)) {
+            return Err(LoadError::NotAllowed(digest));
+        }
+        let place = {
+            let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+            loaded.retain(|_, place| {
+                Arc::strong_count(place) > 1 || place.try_lock().is_ok_and(|l| l.strong_count() > 0)
+            });
+            loaded.entry(digest.clone()).or_default().clone()
+        };
+        let mut place = place.lock().await;
+        let loaded = match place.upgrade() {
+            Some(loaded) => loaded,
+            None => Arc::new(self.load_anew(name, digest, bytes).await?),
+        };
+        *place = Arc::downgrade(&loaded);
+        if loaded.description.name != name {
+            return Err(LoadError::OtherName { described: loaded.description.name.clone() });
+        }
+        Ok(loaded)
+    }
+
+    async fn load_anew(self: &Arc<Self>, name: &str, digest: String, bytes: Vec<u8>) -> Result<Loaded, LoadError> {
+        let started = Instant::now();
         let this = self.clone();
         let size = bytes.len();
-        let prepared = tokio::task::spawn_blocking(move || this.prepare(&bytes)).await;
-        let (pre, digest, contract, origin) =
+        let hash = digest.trim_start_matches("sha256:").to_owned();
+        let prepared = tokio::task::spawn_blocking(move || this.prepare(&hash, &bytes)).await;
+        let (pre, contract, origin) =
             prepared.map_err(|e| CodeError::Compile(format!("the compiler panicked: {e}")))??;
         let context = Context {
             grants: self.nothing.clone(),
@@ -135,21 +245,26 @@ impl Loader {
         .await
         .map_err(LoadError::Describe)?;
         let description = Returned(&answer.state).description(answer.value).map_err(LoadError::Describe)?;
-        if description.name != name {
-            return Err(LoadError::OtherName { described: description.name });
-        }
         Ok(Loaded { description, digest, contract, size, loading: (origin, started.elapsed()), pre })
     }
 
-    fn prepare(&self, bytes: &[u8]) -> Result<(PluginPre<CallState>, String, String, Origin), LoadError> {
-        let digest = hex(&Sha256::digest(bytes));
+    fn prepare(&self, digest: &str, bytes: &[u8]) -> Result<(PluginPre<CallState>, String, Origin), LoadError> {
         let checked = contract::check(bytes)?;
-        let (component, origin) = match self.runtime.kept(&digest) {
+        let (component, origin) = match self.runtime.kept(digest) {
             // What is kept was sound when it was compiled, and the digest says that it is the same file.
             Some(component) => (component, Origin::Cache),
             None => {
                 contract::validate(&checked.component)?;
-                self.runtime.code(&digest, &checked.component)?
+                let code = contract::code_bytes(&checked.component);
+                let (need, budget) = (compile_need(code), self.policy.compile_bytes);
+                if need > budget {
+                    return Err(LoadError::Memory {
+                        code_kib: code >> 10,
+                        need_mib: need >> 20,
+                        budget_mib: budget >> 20,
+                    });
+                }
+                self.runtime.code(digest, &checked.component)?
             }
         };
         let pre = self
@@ -157,6 +272,6 @@ impl Loader {
             .instantiate_pre(&component)
             .and_then(PluginPre::new)
             .map_err(|e| LoadError::Link(format!("{e:#}")))?;
-        Ok((pre, format!("sha256:{digest}"), checked.contract, origin))
+        Ok((pre, checked.contract, origin))
     }
 }

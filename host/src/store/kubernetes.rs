@@ -15,6 +15,7 @@ use tokio::sync::broadcast;
 
 use self::cache::Cache;
 use self::events::Events;
+pub use self::plugins::DIGEST_ANNOTATION;
 use self::secrets::Secrets as KubeSecrets;
 use super::{Change, Event, LabelledSecret, Store, StoreError};
 use crate::model::PROXY_FINALIZER;

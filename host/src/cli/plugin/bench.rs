@@ -50,7 +50,7 @@ pub(super) struct Refused {
 }
 
 /// Loads `NAME.wasm`, without a cache.
-pub(super) async fn load(file: &Path) -> anyhow::Result<Result<Loaded, Refused>> {
+pub(super) async fn load(file: &Path) -> anyhow::Result<Result<Arc<Loaded>, Refused>> {
     let bytes = read(file)?;
     let runtime = Runtime::new(None).map_err(|e| anyhow::anyhow!("{e:#}"))?;
     let loader = Loader::new(runtime, Arc::new(SystemClock::default())).map_err(|e| anyhow::anyhow!("{e:#}"))?;
@@ -92,6 +92,6 @@ impl BenchArgs {
         let held = SecretFiles::new(self.secret_files.clone());
         held.replace(secrets);
         let imports = contract::check(&read(&self.file)?)?.imports;
-        Ok(Bench { plugin: Arc::new(plugin), imports, provider, proxy, secrets: Arc::new(held) })
+        Ok(Bench { plugin, imports, provider, proxy, secrets: Arc::new(held) })
     }
 }

@@ -226,7 +226,7 @@ impl CallArgs {
             protocol: spec.protocol.as_str(),
             bootstrap: None,
             must_reach: vec![],
-            spec_hash: self.spec_hash.clone().unwrap_or_else(|| spec_hash(&spec).hash),
+            spec_hash: self.spec_hash.clone().unwrap_or_else(|| spec_hash(&spec, None).hash),
         })
     }
 

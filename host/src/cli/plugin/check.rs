@@ -2,16 +2,11 @@
 
 use std::path::Path;
 
-use wasmparser::{Parser, Payload};
-
 use super::bench::load;
-use super::pack::CONFIG_MAP_BYTES;
-use super::read;
+use super::{name_of, read};
 use crate::plugin::contract::{self, IMPORTS, PACKAGE, VERSION};
-
-/// Memory that a compile takes whatever it compiles, and for each MiB of core code: from and to, as measured.
-const COMPILE_BASE_MIB: f64 = 16.0;
-const COMPILE_MIB: (f64, f64) = (25.0, 45.0);
+use crate::plugin::load::compile_need;
+use crate::plugin::source::upload::{PARTS, pack};
 
 pub(super) async fn check(file: &Path) -> anyhow::Result<u8> {
     let plugin = match load(file).await? {
@@ -40,12 +35,12 @@ pub(super) async fn check(file: &Path) -> anyhow::Result<u8> {
     if !description.capabilities.is_empty() {
         println!("capabilities  {}", description.capabilities.join(", "));
     }
-    println!("size          {} bytes: {}", plugin.size, parts(plugin.size));
-    let core = core_bytes(&checked.component)? as f64 / f64::from(1 << 20);
+    println!("size          {} bytes: {}", plugin.size, config_maps(pack(name_of(file), &bytes).len()));
+    let code = contract::code_bytes(&checked.component);
     println!(
-        "compile       {:.0} to {:.0} MiB of memory for {core:.2} MiB of code; loaded here in {} ms",
-        COMPILE_BASE_MIB + core * COMPILE_MIB.0,
-        COMPILE_BASE_MIB + core * COMPILE_MIB.1,
+        "compile       up to {} MiB of memory for {} KiB of code; loaded here in {} ms",
+        compile_need(code) >> 20,
+        code >> 10,
         plugin.loading.1.as_millis()
     );
     Ok(0)
@@ -61,23 +56,13 @@ fn given(import: &str) -> String {
     }
 }
 
-/// How many ConfigMaps hold it.
-fn parts(size: usize) -> String {
-    match size.div_ceil(CONFIG_MAP_BYTES) {
+/// How a cluster takes it.
+fn config_maps(parts: usize) -> String {
+    match parts {
         0 | 1 => "fits one ConfigMap".to_owned(),
-        parts => format!("{parts} ConfigMaps, or a folder mounted into --plugin-dir"),
+        parts if parts <= PARTS as usize => format!("{parts} ConfigMaps as `plugin pack` writes them"),
+        parts => format!("{parts} ConfigMaps, and {PARTS} are the most: a registry or --plugin-dir takes it"),
     }
-}
-
-/// Bytes of all core modules inside a component.
-fn core_bytes(component: &[u8]) -> anyhow::Result<usize> {
-    let mut bytes = 0;
-    for payload in Parser::new(0).parse_all(component) {
-        if let Payload::ModuleSection { unchecked_range, .. } = payload? {
-            bytes += unchecked_range.len();
-        }
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -86,8 +71,8 @@ mod tests {
 
     #[test]
     fn a_plugin_over_one_config_map_is_told_in_parts() {
-        assert_eq!(parts(300_000), "fits one ConfigMap");
-        assert!(parts(CONFIG_MAP_BYTES + 1).starts_with("2 ConfigMaps"));
-        assert!(parts(12 << 20).starts_with("13 ConfigMaps"));
+        assert_eq!(config_maps(1), "fits one ConfigMap");
+        assert!(config_maps(2).starts_with("2 ConfigMaps as"));
+        assert!(config_maps(PARTS as usize + 1).contains("are the most"));
     }
 }

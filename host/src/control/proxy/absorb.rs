@@ -63,7 +63,7 @@ pub fn absorb(
             instance.placement = Some(placement);
             instance.login_key = (proxy.spec.auth.mode == AuthMode::Generated).then(|| facts.login_key.clone());
             status.create_sent.get_or_insert(facts.wall);
-            stamp(proxy, &mut status);
+            stamp(proxy, &mut status, facts);
             // Nothing was sent yet for this identity, so there is nothing to look for and nothing that can land.
             memory.seen = Some(Seen::absent(facts.now));
             memory.creating_since = Some(facts.now);
@@ -110,9 +110,10 @@ pub fn absorb(
 }
 
 /// Notes from which spec the instance is made.
-fn stamp(proxy: &Proxy, status: &mut ProxyStatus) {
-    status.spec_hash = Some(spec_hash(&proxy.spec));
-    status.applied = shaping_fields(&proxy.spec);
+fn stamp(proxy: &Proxy, status: &mut ProxyStatus, facts: &Facts) {
+    let login = facts.own_login.newest();
+    status.spec_hash = Some(spec_hash(&proxy.spec, login));
+    status.applied = shaping_fields(&proxy.spec, login);
 }
 
 /// What the backend shows of the instance goes into status and memory.
@@ -171,5 +172,5 @@ fn adopt(proxy: &Proxy, status: &mut ProxyStatus, mut instances: Vec<Instance>, 
         ..InstanceStatus::default()
     });
     // Of what it was made nobody knows any more; the next change of the spec is noticed again.
-    stamp(proxy, status);
+    stamp(proxy, status, facts);
 }

@@ -3,14 +3,16 @@
 use kube::ResourceExt;
 use serde_json::Value;
 
+use super::OwnLogin;
 use super::decide::{Answer, Call};
 use super::driver::Driver;
 use crate::model::error::{CallError, ErrorKind};
 use crate::model::instance::{Request, check_schema};
 use crate::model::login::{Login, LoginKey};
-use crate::model::naming::identity;
+use crate::model::naming::{ProxyKey, identity};
 use crate::model::proxy::{AuthMode, InstanceStatus, Proxy};
 use crate::model::spec_hash::spec_hash;
+use crate::plugin::grants::SecretError;
 use crate::plugin::handle::Handle;
 
 impl Driver {
@@ -20,25 +22,17 @@ impl Driver {
         proxy: &Proxy,
         keys: &[LoginKey],
         handle: Option<&Handle>,
+        own: &OwnLogin,
     ) -> Result<Option<Login>, CallError> {
-        let missing =
-            |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
         let instance = proxy.status.as_ref().and_then(|s| s.instance.as_ref());
         if let (Some(name), Some(handle)) = (instance.and_then(|i| i.login_secret.as_ref()), handle) {
             return handle.granted_login(name).await.map(Some);
         }
-        match (proxy.spec.auth.mode, &proxy.spec.auth.secret_ref) {
-            (AuthMode::None, _) => Ok(None),
-            (AuthMode::Secret, Some(secret)) => {
-                let namespace = proxy.namespace().unwrap_or_default();
-                self.store
-                    .proxy_login(&namespace, secret)
-                    .await
-                    .map(Some)
-                    .map_err(|e| missing(e.to_string(), e.reason()))
-            }
-            (AuthMode::Secret, None) => Err(missing("spec.auth.secretRef is missing".into(), "SecretMissing")),
-            (AuthMode::Generated, _) => {
+        match (proxy.spec.auth.mode, own) {
+            (_, OwnLogin::Read { login, .. }) => Ok(Some(login.clone())),
+            (_, OwnLogin::Lacking(error)) => Err(error.clone()),
+            (AuthMode::None | AuthMode::Secret, OwnLogin::Unused) => Ok(None),
+            (AuthMode::Generated, OwnLogin::Unused) => {
                 let InstanceStatus { incarnation, login_key, .. } = instance.cloned().unwrap_or_default();
                 let key = match &login_key {
                     Some(id) => keys.iter().find(|k| k.id == *id),
@@ -58,12 +52,31 @@ impl Driver {
         }
     }
 
+    /// The login of `auth.secretRef`. What was read last stands in while the Secret cannot be read.
+    pub(super) async fn own_login(&self, proxy: &Proxy, keys: &[LoginKey]) -> OwnLogin {
+        if proxy.spec.auth.mode != AuthMode::Secret {
+            return OwnLogin::Unused;
+        }
+        let Some(secret) = &proxy.spec.auth.secret_ref else {
+            return OwnLogin::Lacking(missing("spec.auth.secretRef is missing".into(), "SecretMissing"));
+        };
+        let read = self.store.proxy_login(&proxy.namespace().unwrap_or_default(), secret).await;
+        let key = ProxyKey::of(proxy);
+        let login = match (read, self.last_login(&key, secret)) {
+            (Ok(login), _) | (Err(SecretError::Unreadable(_)), Some(login)) => login,
+            (Err(error), _) => return OwnLogin::Lacking(missing(error.to_string(), error.reason())),
+        };
+        self.remember_login(&key, secret, &login);
+        OwnLogin::Read { digests: keys.iter().map(|key| key.digest(&login)).collect(), login }
+    }
+
     pub(super) async fn call(
         &self,
         proxy: &Proxy,
         handle: &Handle,
         call: &Call,
         keys: &[LoginKey],
+        own: &OwnLogin,
     ) -> Result<Answer, CallError> {
         let instance = proxy.status.as_ref().and_then(|s| s.instance.clone()).unwrap_or_default();
         let identity = identity(self.store.installation(), proxy, &instance);
@@ -78,7 +91,7 @@ impl Driver {
             login,
             bootstrap: None,
             must_reach: must_reach(&self.judge),
-            spec_hash: spec_hash(&proxy.spec).hash,
+            spec_hash: spec_hash(&proxy.spec, own.newest()).hash,
         };
         match call {
             Call::Validate => {
@@ -93,7 +106,7 @@ impl Driver {
             }
             Call::Place(avoid) => handle.place(&request(None), avoid).await.map(Answer::Placed),
             Call::Create => {
-                let login = self.login(proxy, keys, Some(handle)).await?;
+                let login = self.login(proxy, keys, Some(handle), own).await?;
                 handle.create(&request(login)).await.map(Answer::Created)
             }
             Call::Get => handle.get(&identity).await.map(Answer::Got),
@@ -107,6 +120,10 @@ impl Driver {
             }
         }
     }
+}
+
+fn missing(message: String, reason: &str) -> CallError {
+    CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason)
 }
 
 /// host:port of the judge, which a proxy must be allowed to reach although it may be private.

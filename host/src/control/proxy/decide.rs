@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use super::memory::{LOOK, POLL, Stage};
-use super::{Facts, Memory, ProviderFacts, ReadyProvider, Rebuild, Seen};
+use super::{Facts, Memory, OwnLogin, ProviderFacts, ReadyProvider, Rebuild, Seen};
 use crate::health::Verdict;
 use crate::health::probe::FailureKind;
 use crate::model::error::{ErrorKind, FieldError};
 use crate::model::instance::{Deletion, Instance, Presence, State};
 use crate::model::proxy::{InstanceStatus, Proxy, ProxyStatus};
-use crate::model::spec_hash::{VERSION, spec_hash};
+use crate::model::spec_hash::{APPLIED_LOGIN, VERSION, spec_hash};
 
 /// A provider that cannot serve is looked at again; its changes wake its Proxies anyway.
 const PROVIDER_POLL: Duration = Duration::from_secs(60);
+/// Secrets of a Proxy's namespace are not watched: one that is missing is looked for.
+const LOGIN_POLL: Duration = Duration::from_secs(15);
 /// A running instance that no listing has shown for so long is asked for.
 pub const OBSERVE: Duration = Duration::from_secs(150);
 /// Bad for so long is replaced.
@@ -107,7 +109,12 @@ fn next_living(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
         _ if longest < Duration::MAX => false,
         _ => return Step::Call(Call::Validate),
     };
-    match next_validated(proxy, memory, facts, provider, !valid || proxy.spec.paused) {
+    // Without its login nothing can be made, so nothing is replaced either.
+    let lacking = matches!(facts.own_login, OwnLogin::Lacking(_));
+    if lacking {
+        longest = longest.min(LOGIN_POLL);
+    }
+    match next_validated(proxy, memory, facts, provider, !valid || proxy.spec.paused || lacking) {
         Step::Wait(wait) => Step::Wait(wait.min(longest)),
         step => step,
     }
@@ -139,7 +146,7 @@ fn next_validated(
         return Step::Finalizer(true);
     }
     let called_off = |rebuild: &mut Rebuild| {
-        let pointless = rebuild.reason == SPEC_CHANGED && up_to_date(proxy, &status);
+        let pointless = rebuild.reason == SPEC_CHANGED && up_to_date(proxy, &status, &facts.own_login);
         rebuild.stage == Stage::Planned && (hands_off || pointless)
     };
     if memory.rebuild.take_if(called_off).is_some() {
@@ -153,7 +160,7 @@ fn next_validated(
         let due = seen.due(poll);
         if due > facts.now { Step::Wait(due - facts.now) } else { Step::Call(call) }
     };
-    let changed = !up_to_date(proxy, &status);
+    let changed = !up_to_date(proxy, &status, &facts.own_login);
     let replace = |memory: &mut Memory, reason, message: String, fall_back| {
         let drain = seen.state == Some(State::Running);
         memory.rebuild = Some(Rebuild { reason, message, drain, fall_back, stage: Stage::Planned });
@@ -270,7 +277,7 @@ fn next_running(
     }
     let mut wait = OBSERVE.saturating_sub(facts.now.saturating_sub(observed));
     if !hands_off {
-        if !up_to_date(proxy, status) {
+        if !up_to_date(proxy, status, &facts.own_login) {
             return Err((SPEC_CHANGED, "the spec changed".into()));
         }
         if let Some(since) = memory.bad_since {
@@ -360,12 +367,14 @@ fn next_incarnation(mut status: ProxyStatus, rebuilt: bool) -> ProxyStatus {
     status
 }
 
-/// Whether the instance was made from the present spec. A hash of another version says nothing.
-pub fn up_to_date(proxy: &Proxy, status: &ProxyStatus) -> bool {
+/// Whether the instance was made from the present spec and login. A hash of another version says nothing, and nor does a
+/// login that cannot be read.
+pub fn up_to_date(proxy: &Proxy, status: &ProxyStatus, login: &OwnLogin) -> bool {
+    let login = login.digest(status.applied.get(APPLIED_LOGIN).and_then(|applied| applied.as_str()));
     status
         .spec_hash
         .as_ref()
-        .is_none_or(|made_from| made_from.version != VERSION || *made_from == spec_hash(&proxy.spec))
+        .is_none_or(|made_from| made_from.version != VERSION || *made_from == spec_hash(&proxy.spec, login))
 }
 
 /// Whether the object's deletion ends without deleting: what is there is not ours.

@@ -6,6 +6,8 @@ use crate::model::error::{CallError, FieldError};
 
 #[path = "decide_tests/deleting.rs"]
 mod deleting;
+#[path = "decide_tests/logins.rs"]
+mod logins;
 #[path = "decide_tests/replacing.rs"]
 mod replacing;
 

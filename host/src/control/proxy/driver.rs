@@ -10,7 +10,7 @@ use super::absorb::absorb;
 use super::decide::{Call, Step, is_foreign, next};
 use super::publish::Published;
 use super::summary::{lack, summarize};
-use super::{Facts, Listed, Memory, ProviderFacts, Seen};
+use super::{Facts, Listed, Memory, OwnLogin, ProviderFacts, Seen};
 use crate::control::provider::Providers;
 use crate::health::engine::Engine;
 use crate::health::{Target, Verdict};
@@ -22,7 +22,7 @@ use crate::model::error::CallError;
 use crate::model::instance::{Instance, State};
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::ProxyKey;
-use crate::model::proxy::{Proxy, ProxyStatus};
+use crate::model::proxy::{Auth, NameRef, Proxy, ProxyStatus};
 use crate::plugin::handle::Handle;
 use crate::store::{Event, Regarding, Severity, Store, StoreError};
 
@@ -57,6 +57,8 @@ struct Known {
     memory: Memory,
     listed: Option<Listed>,
     published: Option<Published>,
+    /// What `auth.secretRef` last gave.
+    own_login: Option<(NameRef, Login)>,
 }
 
 impl Driver {
@@ -92,6 +94,7 @@ impl Driver {
     /// When the store fails; the pass is to be repeated.
     pub async fn reconcile(&self, key: &ProxyKey) -> Result<Option<Duration>, StoreError> {
         let mut last_uid = None;
+        let mut own: Option<(Auth, OwnLogin)> = None;
         for _ in 0..STEPS {
             let found = self.store.proxy(key);
             let uid = found.as_ref().and_then(|proxy| proxy.uid());
@@ -101,7 +104,13 @@ impl Driver {
                 return Ok(Some(Duration::ZERO));
             }
             let keys = self.store.login_keys().await?;
-            let (facts, handle) = self.facts(&proxy, &keys);
+            // Read once a pass: in Kubernetes it is a request.
+            let own_login = match own.take() {
+                Some((auth, login)) if auth == proxy.spec.auth => login,
+                _ => self.own_login(&proxy, &keys).await,
+            };
+            own = Some((proxy.spec.auth.clone(), own_login.clone()));
+            let (facts, handle) = self.facts(&proxy, &keys, own_login);
             let before = self.recall(&proxy, facts.now);
             let mut memory = before.clone();
             let step = next(&proxy, &mut memory, &facts);
@@ -129,7 +138,7 @@ impl Driver {
                         proxy
                     };
                     let Some(handle) = handle else { return Ok(Some(STORE_RETRY)) };
-                    let answer = self.call(&proxy, &handle, &call, &keys).await;
+                    let answer = self.call(&proxy, &handle, &call, &keys, &facts.own_login).await;
                     if let Err(error) = &answer {
                         tracing::info!(proxy = %key, function = call.function(), kind = error.kind.label(), "{}", error.message);
                     }
@@ -192,7 +201,7 @@ impl Driver {
         missing
     }
 
-    fn facts(&self, proxy: &Proxy, keys: &[LoginKey]) -> (Facts, Option<Arc<Handle>>) {
+    fn facts(&self, proxy: &Proxy, keys: &[LoginKey], own_login: OwnLogin) -> (Facts, Option<Arc<Handle>>) {
         let key = ProxyKey::of(proxy);
         let taken = || {
             let others = self.store.proxies();
@@ -218,6 +227,7 @@ impl Driver {
             now: self.clock.monotonic(),
             wall: self.clock.wall(),
             login_key: keys.first().map(|k| k.id.clone()).unwrap_or_default(),
+            own_login,
         };
         (facts, handle)
     }
@@ -231,7 +241,7 @@ impl Driver {
     /// The facts after a call. The Provider is the one that was asked, but for the places that are taken by now: an answer
     /// counts although the Provider changed meanwhile, and counts as that one's.
     fn facts_after(&self, proxy: &Proxy, keys: &[LoginKey], before: Facts) -> Facts {
-        let mut facts = self.facts(proxy, keys).0;
+        let mut facts = self.facts(proxy, keys, before.own_login.clone()).0;
         let mut asked = before.provider;
         if let (ProviderFacts::Ready(asked), ProviderFacts::Ready(now)) = (&mut asked, &mut facts.provider) {
             asked.taken = std::mem::take(&mut now.taken);
@@ -251,9 +261,23 @@ impl Driver {
                     };
                     decided_on = self.store.proxy(&ProxyKey::of(proxy)).filter(same).ok_or(conflict)?;
                 }
-                outcome => return outcome.map(drop),
+                outcome => {
+                    outcome?;
+                    self.tell_ready(proxy, &status);
+                    return Ok(());
+                }
             }
         }
+    }
+
+    /// Tells of a `Ready` that is new in a status which was stored.
+    fn tell_ready(&self, before: &Proxy, stored: &ProxyStatus) {
+        let ready = |status: &ProxyStatus| find(&status.conditions, "Ready").cloned();
+        let before_it = before.status.as_ref().and_then(ready).map(|c| (c.status, c.reason));
+        let Some(now) = ready(stored).filter(|c| before_it != Some((c.status, c.reason.clone()))) else { return };
+        let good = now.status == Status::True || is_progress(&now.reason);
+        let severity = if good { Severity::Normal } else { Severity::Warning };
+        self.tell(&ProxyKey::of(before), severity, &now.reason, now.message);
     }
 
     /// Sets or removes the finalizer; answers whether the object is gone.
@@ -286,10 +310,12 @@ impl Driver {
         handle: Option<&Handle>,
     ) -> Result<Arc<Proxy>, StoreError> {
         let key = ProxyKey::of(proxy);
-        let login = self.login(proxy, keys, handle).await;
+        let login = self.login(proxy, keys, handle, &facts.own_login).await;
         let running = is_running(memory);
         let status = proxy.status.clone().unwrap_or_default();
         match (status.endpoint.clone().filter(|_| running), &status.instance, &login) {
+            // What is being replaced may have an earlier login than its Secret gives by now.
+            _ if running && memory.rebuild.is_some() => {}
             (Some(endpoint), Some(instance), Ok(login)) => self.health.watch(Target {
                 key: key.clone(),
                 uid: proxy.uid().unwrap_or_default(),
@@ -303,7 +329,7 @@ impl Driver {
             _ if memory.seen.is_some() => self.health.forget(&key),
             _ => {}
         }
-        if let (true, Ok(Some(login))) = (running, &login) {
+        if let (true, None, Ok(Some(login))) = (running, &memory.rebuild, &login) {
             self.publish(proxy, login).await;
         }
         self.offer(proxy, memory, facts, login);
@@ -311,17 +337,8 @@ impl Driver {
         if proxy.status.as_ref() == Some(&wanted) {
             return Ok(proxy.clone());
         }
-        let before = find(&status.conditions, "Ready").map(|c| (c.status, c.reason.clone()));
         let stored = self.store.set_proxy_status(proxy, wanted.clone()).await?;
-        if let Some(ready) = find(&wanted.conditions, "Ready").filter(|c| before != Some((c.status, c.reason.clone())))
-        {
-            let severity = if ready.status == Status::True || is_progress(&ready.reason) {
-                Severity::Normal
-            } else {
-                Severity::Warning
-            };
-            self.tell(&key, severity, &ready.reason, ready.message.clone());
-        }
+        self.tell_ready(proxy, &wanted);
         Ok(stored)
     }
 
@@ -366,9 +383,21 @@ impl Driver {
         let mut known = self.lock();
         match known.get_mut(key) {
             Some(known) => known.memory = memory,
-            None => {
-                drop(known.insert(key.clone(), Known { uid: uid.to_owned(), memory, listed: None, published: None }))
-            }
+            None => drop(known.insert(
+                key.clone(),
+                Known { uid: uid.to_owned(), memory, listed: None, published: None, own_login: None },
+            )),
+        }
+    }
+
+    pub(super) fn last_login(&self, key: &ProxyKey, secret: &NameRef) -> Option<Login> {
+        let known = self.lock();
+        known.get(key)?.own_login.as_ref().filter(|(name, _)| name == secret).map(|(_, login)| login.clone())
+    }
+
+    pub(super) fn remember_login(&self, key: &ProxyKey, secret: &NameRef, login: &Login) {
+        if let Some(known) = self.lock().get_mut(key) {
+            known.own_login = Some((secret.clone(), login.clone()));
         }
     }
 

@@ -10,6 +10,7 @@ use crate::model::instance::Owner;
 use crate::plugin::engine::Runtime;
 use crate::plugin::load::Loader;
 use crate::plugin::registry::Registry;
+use crate::plugin::source::oci::Artifacts;
 use crate::store::local::LocalStore;
 use crate::store::local::database::Database;
 
@@ -41,9 +42,10 @@ impl Lab {
         let ledger = LocalLedger::open(database.clone()).await.unwrap();
         let allocator = Allocator::new(Arc::new(ledger), Signer::new(vec![1; 32].into()), clock.clone()).unwrap();
         let loader = Loader::new(Runtime::new(None).unwrap(), clock.clone()).unwrap();
-        let registry = Arc::new(Registry::new(Arc::new(loader)));
+        let registry = Arc::new(Registry::new(Arc::new(loader), "put NAME.wasm there"));
         let objects: Arc<dyn Store> = store.clone();
-        let providers = Arc::new(Providers::new(objects.clone(), registry, clock.clone()));
+        let artifacts = Artifacts::new(registry.clone(), clock.clone(), dir.path(), vec![]);
+        let providers = Arc::new(Providers::new(objects.clone(), registry, artifacts, clock.clone()));
         let driver = Driver::new(
             objects,
             providers,

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use super::absorb::absorb;
 use super::decide::{Answer, Call, Step, next};
 use super::summary::summarize;
-use super::{Facts, Memory, ProviderFacts, ReadyProvider};
+use super::{Facts, Memory, OwnLogin, ProviderFacts, ReadyProvider};
 use crate::health::Verdict;
 use crate::health::probe::{Failure, FailureKind};
 use crate::model::PROXY_FINALIZER;
@@ -87,6 +87,7 @@ impl Lab {
             now: secs(10_000),
             wall: Timestamp::UNIX_EPOCH,
             login_key: "k1".into(),
+            own_login: OwnLogin::Unused,
         };
         let memory = Memory::new(&proxy, facts.now);
         Self { proxy, memory, facts, released: false, random: StdRng::seed_from_u64(1) }

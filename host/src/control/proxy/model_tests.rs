@@ -12,7 +12,7 @@ use super::absorb::absorb;
 use super::decide::{Answer, Call, Step, next};
 use super::lab::{CALL_TIMEOUT, SURE, healthy, mk_instance, mk_provider, mk_proxy, secs};
 use super::summary::summarize;
-use super::{Facts, Memory, ProviderFacts};
+use super::{Facts, Memory, OwnLogin, ProviderFacts};
 use crate::health::Verdict;
 use crate::model::PROXY_FINALIZER;
 use crate::model::error::{CallError, ErrorKind};
@@ -111,6 +111,7 @@ impl World {
             now: self.now - self.started,
             wall: jiff::Timestamp::UNIX_EPOCH,
             login_key: "k".into(),
+            own_login: OwnLogin::Unused,
         }
     }
 
@@ -315,7 +316,8 @@ impl World {
         if self.released {
             return self.late.is_empty();
         }
-        let ready = self.proxy.status.as_ref().is_some_and(|s| super::decide::up_to_date(&self.proxy, s));
+        let ready =
+            self.proxy.status.as_ref().is_some_and(|s| super::decide::up_to_date(&self.proxy, s, &OwnLogin::Unused));
         let one = self.machines.len() == 1 && self.machines.get(&self.id()).is_some_and(|m| m.state == State::Running);
         !self.proxy.is_deleting() && ready && one && self.late.is_empty()
     }

@@ -2,7 +2,7 @@
 //! that a steady Proxy is never written.
 
 use super::decide::{Call, up_to_date};
-use super::{Facts, Memory, ProviderFacts, Trouble};
+use super::{Facts, Memory, OwnLogin, ProviderFacts, Trouble};
 use crate::control::provider::NOT_LOOKED_AT;
 use crate::health::Verdict;
 use crate::health::probe::FailureKind;
@@ -28,9 +28,9 @@ pub fn summarize(proxy: &Proxy, memory: &Memory, facts: &Facts) -> ProxyStatus {
         ("Deleting", deleting(proxy, memory, facts)),
         ("ProviderReady", provider_ready(proxy, facts)),
         ("SpecValid", spec_valid(proxy, memory)),
-        ("Provisioned", provisioned(proxy, memory)),
+        ("Provisioned", provisioned(proxy, memory, facts)),
         ("Healthy", healthy(proxy, memory, facts)),
-        ("UpToDate", fresh(proxy, &status)),
+        ("UpToDate", fresh(proxy, &status, facts)),
     ];
     let ready = ready(&says);
     for (type_, verdict) in says.into_iter().chain([("Ready", ready)]) {
@@ -105,7 +105,7 @@ fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
     }
 }
 
-fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
+fn provisioned(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
     let running = memory.seen.as_ref().is_some_and(|s| s.state == Some(State::Running));
     // A spec that cannot be validated says nothing about the instance of the last one.
     let concerns = |t: &&Trouble| t.function != Call::Validate.function() || (memory.seen.is_some() && !running);
@@ -115,6 +115,10 @@ fn provisioned(proxy: &Proxy, memory: &Memory) -> Says {
         let asked = trouble.function == Call::Get.function() && before.is_some_and(|b| b != Status::False);
         let status = if asked { Status::Unknown } else { Status::False };
         return Says::new(status, trouble.error.reason.clone(), trouble.error.message.clone());
+    }
+    if let (OwnLogin::Lacking(error), false) = (&facts.own_login, proxy.is_deleting()) {
+        // What runs is of no use without its login.
+        return Says::new(false, error.reason.clone(), error.message.clone());
     }
     if let Some(rebuild) = &memory.rebuild {
         return Says::new(false, rebuild.reason, format!("being replaced: {}", rebuild.message));
@@ -178,11 +182,11 @@ fn as_before(proxy: &Proxy, type_: &str, reason: &str, message: &str) -> Says {
     }
 }
 
-fn fresh(proxy: &Proxy, status: &ProxyStatus) -> Says {
+fn fresh(proxy: &Proxy, status: &ProxyStatus, facts: &Facts) -> Says {
     if status.spec_hash.is_none() {
         return Says::new(Status::Unknown, "NotCreated", "no instance was made yet");
     }
-    if up_to_date(proxy, status) {
+    if up_to_date(proxy, status, &facts.own_login) {
         Says::new(true, "UpToDate", "the instance was made from this spec")
     } else {
         Says::new(false, "SpecChanged", "the instance was made from an earlier spec")

@@ -1,6 +1,7 @@
 //! Plugins from ConfigMaps of the operator's namespace: followed as metadata, fetched when they changed, and dropped as soon
 //! as they are loaded.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
@@ -14,12 +15,28 @@ use kube::runtime::watcher::{self, watcher};
 
 use super::{KubeStore, store_error};
 use crate::model::PLUGIN_LABEL;
+use crate::plugin::contract::ContractError;
+use crate::plugin::load::{LoadError, digest_of};
 use crate::plugin::registry::Registry;
+use crate::plugin::source::Source;
+use crate::plugin::source::upload::{Piece, unpack};
 use crate::store::{Event, Regarding, Severity, Store, StoreError};
 
-/// What was last seen of each ConfigMap: its version, and the plugins that came from it.
+/// The whole that a part belongs to is this file's digest, in an annotation that `plugin pack` writes.
+pub const DIGEST_ANNOTATION: &str = "crawl.example.com/plugin-digest";
+
+/// What was last seen of the ConfigMaps, by name.
 #[derive(Default)]
-pub(super) struct Seen(Mutex<BTreeMap<String, (String, BTreeSet<String>)>>);
+pub(super) struct Seen(Mutex<BTreeMap<String, Held>>);
+
+/// What one ConfigMap holds. Its bytes are fetched when they are needed, and not kept.
+#[derive(Clone, Default)]
+struct Held {
+    version: String,
+    made: i64,
+    digest: Option<String>,
+    pieces: Vec<Piece>,
+}
 
 impl KubeStore {
     /// Loads every plugin once.
@@ -51,11 +68,11 @@ impl KubeStore {
                 Ok(watcher::Event::InitDone) => {
                     let known: Vec<String> = self.plugins.lock().keys().cloned().collect();
                     for gone in known.iter().filter(|name| !listed.contains(*name)) {
-                        self.plugins.forget(gone, &registry);
+                        self.plugins.forget(&self.namespace, gone, &registry);
                     }
                 }
                 Ok(watcher::Event::Apply(found)) => self.look_at(&found, &registry).await,
-                Ok(watcher::Event::Delete(gone)) => self.plugins.forget(&gone.name_any(), &registry),
+                Ok(watcher::Event::Delete(gone)) => self.plugins.forget(&self.namespace, &gone.name_any(), &registry),
                 Err(error) => tracing::warn!(%error, "the watch of plugins is taken up again"),
             }
         }
@@ -64,50 +81,131 @@ impl KubeStore {
     /// Offers what a ConfigMap holds, if it changed. What is refused is told by an event on the ConfigMap.
     async fn look_at(&self, found: &PartialObjectMeta<ConfigMap>, registry: &Registry) {
         let (name, version) = (found.name_any(), found.resource_version().unwrap_or_default());
-        if self.plugins.lock().get(&name).is_some_and(|(seen, _)| *seen == version) {
+        if self.plugins.lock().get(&name).is_some_and(|held| held.version == version) {
             return;
         }
-        let bodies: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
-        let body = match bodies.get_opt(&name).await {
-            Ok(Some(body)) => body,
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!(configmap = %name, %error, "a plugin cannot be fetched; it is tried again when it changes");
-                return;
-            }
+        let Some(mut body) = self.fetch(&name).await else { return };
+        let pieces = body.binary_data.iter().flatten().filter_map(|(key, _)| Piece::parse(key)).collect();
+        let held = Held {
+            version,
+            made: found.creation_timestamp().map_or(0, |at| at.0.as_second()),
+            digest: found.annotations().get(DIGEST_ANNOTATION).cloned(),
+            pieces,
         };
-        let mut held = BTreeSet::new();
-        for (key, bytes) in body.binary_data.unwrap_or_default() {
-            let Some(plugin) = key.strip_suffix(".wasm") else { continue };
-            held.insert(plugin.to_owned());
-            let before = registry.get(plugin).refused;
-            registry.offer(plugin, &format!("ConfigMap {}/{name}", self.namespace), bytes.0).await;
-            if let Some(refused) = registry.get(plugin).refused.filter(|now| before.as_ref() != Some(now)) {
-                self.event(Event {
-                    regarding: Regarding::ConfigMap(name.clone()),
-                    severity: Severity::Warning,
-                    reason: "PluginRefused".into(),
-                    message: refused.message,
-                });
+        for key in body.binary_data.iter().flatten().map(|(key, _)| key).filter(|key| key.ends_with(".cwasm")) {
+            self.tell_refused(&name, format!("{key} is refused: {}", ContractError::Native));
+        }
+        let before = self.plugins.lock().insert(name.clone(), held.clone()).unwrap_or_default();
+        for piece in &held.pieces {
+            let source = self.source(&name, held.made);
+            if piece.part.1 > 1 {
+                self.look_at_parts(&name, &held, piece, registry).await;
+            } else if let Some(bytes) = body.binary_data.as_mut().and_then(|data| data.remove(&piece.key())) {
+                match unpack(piece.compressed, &[bytes.0]) {
+                    Ok(bytes) => registry.offer(&piece.plugin, &source, bytes).await,
+                    Err(error) => registry.refuse(&piece.plugin, &source, format!("{name} {}", held.version), &error),
+                }
+                self.tell(&name, &piece.plugin, &source, registry);
             }
         }
-        let gone = self.plugins.lock().insert(name, (version, held.clone()));
-        for plugin in gone.map(|(_, old)| old).unwrap_or_default().difference(&held) {
-            registry.withdraw(plugin);
+        self.plugins.withdraw_gone(&self.namespace, &name, &before, registry);
+    }
+
+    /// Offers a plugin that was cut into parts, once all parts of the same whole are there.
+    async fn look_at_parts(&self, name: &str, held: &Held, piece: &Piece, registry: &Registry) {
+        let of = piece.part.1;
+        let mut parts: BTreeMap<u32, (String, i64)> = BTreeMap::new();
+        let (mut first, mut made) = (name.to_owned(), held.made);
+        for (at, other) in self.plugins.lock().iter().filter(|(_, other)| other.digest == held.digest) {
+            let of_the_same = |p: &&Piece| (&p.plugin, p.compressed, p.part.1) == (&piece.plugin, piece.compressed, of);
+            for found in other.pieces.iter().filter(of_the_same) {
+                parts.insert(found.part.0, (at.clone(), other.made));
+                if found.part.0 == 1 {
+                    (first, made) = (at.clone(), other.made);
+                }
+            }
         }
+        let source = self.source(&first, made);
+        // The whole stands under its first part; what was said of it before that was there is history.
+        for (at, made) in parts.values().filter(|(at, _)| *at != first) {
+            registry.withdraw(&piece.plugin, &self.source(at, *made));
+        }
+        let missing: Vec<u32> = (1..=of).filter(|part| !parts.contains_key(part)).collect();
+        if !missing.is_empty() {
+            // Said in the Provider; no event, since parts are applied one after another.
+            let digest = held.digest.clone().unwrap_or_default();
+            registry.refuse(&piece.plugin, &source, format!("{digest} incomplete"), &LoadError::Parts { of, missing });
+            return;
+        }
+        let mut bytes = Vec::new();
+        for (part, (at, _)) in parts {
+            let key = Piece { part: (part, of), ..piece.clone() }.key();
+            let body = self.fetch(&at).await.and_then(|body| body.binary_data).and_then(|mut data| data.remove(&key));
+            // Gone or changed meanwhile: that change is looked at next.
+            let Some(body) = body else { return };
+            bytes.push(body.0);
+        }
+        let whole = unpack(piece.compressed, &bytes).and_then(|whole| match &held.digest {
+            Some(named) if *named != digest_of(&whole) => {
+                Err(LoadError::Digest { found: digest_of(&whole), named: named.clone() })
+            }
+            _ => Ok(whole),
+        });
+        match whole {
+            Ok(whole) => registry.offer(&piece.plugin, &source, whole).await,
+            Err(error) => registry.refuse(&piece.plugin, &source, format!("{first} {}", held.version), &error),
+        }
+        self.tell(name, &piece.plugin, &source, registry);
+    }
+
+    async fn fetch(&self, name: &str) -> Option<ConfigMap> {
+        let bodies: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        bodies.get_opt(name).await.unwrap_or_else(|error| {
+            tracing::warn!(configmap = %name, %error, "a plugin cannot be fetched; it is tried again when it changes");
+            None
+        })
+    }
+
+    fn source(&self, name: &str, made: i64) -> Source {
+        Source::ConfigMap { made: Reverse(made), name: format!("{}/{name}", self.namespace) }
+    }
+
+    /// Tells of a refusal.
+    fn tell(&self, configmap: &str, plugin: &str, source: &Source, registry: &Registry) {
+        if let Some(refused) = registry.refusal(plugin, source) {
+            self.tell_refused(configmap, refused.message);
+        }
+    }
+
+    fn tell_refused(&self, configmap: &str, message: String) {
+        self.event(Event {
+            regarding: Regarding::ConfigMap(configmap.to_owned()),
+            severity: Severity::Warning,
+            reason: "PluginRefused".into(),
+            message,
+        });
     }
 }
 
 impl Seen {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (String, BTreeSet<String>)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Held>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// A ConfigMap is gone, and its plugins with it.
-    fn forget(&self, name: &str, registry: &Registry) {
-        let held = self.lock().remove(name).map(|(_, held)| held).unwrap_or_default();
-        for plugin in held {
-            registry.withdraw(&plugin);
+    fn forget(&self, namespace: &str, name: &str, registry: &Registry) {
+        let before = self.lock().remove(name).unwrap_or_default();
+        self.withdraw_gone(namespace, name, &before, registry);
+    }
+
+    /// Withdraws what a ConfigMap held and holds no more. A plugin in parts goes with its first part: another part that is
+    /// missing leaves what was loaded in place.
+    fn withdraw_gone(&self, namespace: &str, name: &str, before: &Held, registry: &Registry) {
+        let now: BTreeSet<String> =
+            self.lock().get(name).iter().flat_map(|held| &held.pieces).map(|piece| piece.plugin.clone()).collect();
+        let source = Source::ConfigMap { made: Reverse(before.made), name: format!("{namespace}/{name}") };
+        for piece in before.pieces.iter().filter(|piece| !now.contains(&piece.plugin)) {
+            registry.withdraw(&piece.plugin, &source);
         }
     }
 }

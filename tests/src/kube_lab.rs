@@ -1,31 +1,33 @@
-//! An operator with Kubernetes as its store.
+//! An operator with Kubernetes as its store, beside an API server and a sandbox cloud.
 
 use std::process::Command;
 
 use proxy_operator::rest::auth::{Scope, mint};
-use proxy_operator_tests::apiserver::ApiServer;
-use proxy_operator_tests::binary;
-use proxy_operator_tests::process::{PATIENCE, Process};
 use reqwest::Client;
 use serde_json::Value;
 
-const CLOUD_TOKEN: &str = "sandbox-cloud-token-of-the-lab";
+use crate::apiserver::ApiServer;
+use crate::backend::{Backend, CLOUD_TOKEN};
+use crate::binary;
+use crate::process::{PATIENCE, Process};
 
 /// An operator beside an API server and a sandbox cloud.
 pub struct Lab {
     _operator: Process,
-    _judge: Process,
-    _cloud: Process,
+    backend: Backend,
+    /// URL of its REST API.
     pub rest: String,
-    pub judge: String,
-    cloud: String,
+    /// A crawler's token.
     pub token: String,
+    /// A client for it.
     pub client: Client,
+    /// Files of the lab.
     pub dir: tempfile::TempDir,
+    /// The cluster.
     pub api: ApiServer,
 }
 
-/// The ConfigMap of a plugin.
+/// The ConfigMaps of a plugin.
 pub fn pack(file: &std::path::Path) -> String {
     let packed = Command::new(binary()).args(["plugin", "pack"]).arg(file).output().unwrap();
     assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
@@ -40,20 +42,11 @@ impl Lab {
         api.apply_crds();
         api.run(&["create", "namespace", "proxy-operator"], None);
         let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| dir.path().join(name);
-        std::fs::write(at("cloud-token"), CLOUD_TOKEN).unwrap();
-        let token_file = at("cloud-token").display().to_string();
-        let last = |line: &str| line.split_whitespace().last().unwrap().to_owned();
-        let (cloud, line) = Process::start(
-            &["sandbox-cloud", "--listen", "127.0.0.1:0", "--token-file", &token_file],
-            &at("cloud.log"),
-        );
-        let cloud_url = last(&line);
-        let (judge, line) = Process::start(&["judge", "--listen", "127.0.0.1:0"], &at("judge.log"));
-        let judge_url = last(&line);
+        let backend = Backend::start(dir.path());
         let new = mint("crawler", "proxy-operator", &[Scope::Read, Scope::Allocate], &["default".into()], None);
         api.run(&["apply", "-f", "-"], Some(&new.manifest));
-        let (kubeconfig, data) = (api.kubeconfig().display().to_string(), at("data").display().to_string());
+        let (kubeconfig, data) =
+            (api.kubeconfig().display().to_string(), dir.path().join("data").display().to_string());
         let any = "127.0.0.1:0";
         let (operator, line) = Process::start(
             &[
@@ -65,7 +58,7 @@ impl Lab {
                 "--data",
                 &data,
                 "--judge-url",
-                &judge_url,
+                &backend.judge_url,
                 "--rest-addr",
                 any,
                 "--health-addr",
@@ -75,29 +68,28 @@ impl Lab {
                 "--metrics-addr",
                 any,
             ],
-            &at("operator.log"),
+            &dir.path().join("operator.log"),
         );
         let rest = line.split_whitespace().find_map(|p| p.strip_prefix("rest=")).unwrap().to_owned();
         let client = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
-        Some(Self {
-            _operator: operator,
-            _judge: judge,
-            _cloud: cloud,
-            rest,
-            judge: judge_url,
-            cloud: cloud_url,
-            token: new.token,
-            client,
-            dir,
-            api,
-        })
+        Some(Self { _operator: operator, backend, rest, token: new.token, client, dir, api })
+    }
+
+    /// URL of the judge.
+    pub fn judge(&self) -> &str {
+        &self.backend.judge_url
+    }
+
+    /// URL of the cloud's API.
+    pub fn cloud_url(&self) -> &str {
+        &self.backend.cloud_url
     }
 
     /// The Provider `demo`, with its Secret.
     pub fn provider(&self) -> String {
         format!(
             "apiVersion: v1\nkind: Secret\nmetadata: {{name: cloud, namespace: proxy-operator, labels: {{crawl.example.com/provider-secret: \"true\"}}}}\nstringData: {{token: {CLOUD_TOKEN}}}\n---\napiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {{name: demo}}\nspec:\n  plugin: {{name: sandbox}}\n  connections:\n    cloud: {{http: {{baseUrl: \"{}\", permit: [loopback], auth: {{bearer: {{secretRef: {{name: cloud, key: token}}}}}}}}}}\n",
-            self.cloud
+            self.backend.cloud_url
         )
     }
 
@@ -108,24 +100,26 @@ impl Lab {
 
     /// How many machines the cloud holds.
     pub async fn machines(&self) -> usize {
-        let request = self.client.get(format!("{}/v1/instances", self.cloud)).bearer_auth(CLOUD_TOKEN);
+        let request = self.client.get(format!("{}/v1/instances", self.backend.cloud_url)).bearer_auth(CLOUD_TOKEN);
         let page: Value = request.send().await.unwrap().json().await.unwrap();
         page["instances"].as_array().unwrap().len()
     }
 
-    /// Waits until an event about this object of the operator's namespace says all of this.
-    pub fn wait_event(&self, reason: &str, object: &str, says: &str) {
+    /// Waits until an event about this object of a namespace says all of this.
+    pub fn wait_event(&self, namespace: &str, reason: &str, object: &str, says: &str) {
         let until = std::time::Instant::now() + PATIENCE;
         let selector = format!("reason={reason},involvedObject.name={object}");
+        let args =
+            ["get", "events", "-n", namespace, "--field-selector", &selector, "-o", "jsonpath={.items[*].message}"];
         loop {
-            let path = "jsonpath={.items[*].message}";
-            let found = self
-                .api
-                .run(&["get", "events", "-n", "proxy-operator", "--field-selector", &selector, "-o", path], None);
+            let found = self.api.run(&args, None);
             if found.contains(says) {
                 return;
             }
-            assert!(std::time::Instant::now() < until, "{object}: {found:?} does not say {says:?}");
+            if std::time::Instant::now() > until {
+                let all = self.api.run(&["get", "events", "-A", "-o", "wide"], None);
+                panic!("{object}: no event {reason} says {says:?}; there are:\n{all}");
+            }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }
