@@ -1,7 +1,7 @@
 //! What the cases share: handles of the plugin, proxies that were never asked for before, and the steps of a life.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
@@ -12,7 +12,9 @@ use super::observer::{Observer, Plan};
 use super::script::{Server, ssh::Commands};
 use crate::model::clock::SystemClock;
 use crate::model::error::{CallError, ErrorKind, list_fields};
-use crate::model::instance::{Deletion, Identity, Instance, Owner, Presence, Request, State, check_schema};
+use crate::model::instance::{
+    Deletion, Identity, Instance, ONE_PER_PLACE, Owner, Presence, Request, State, check_schema,
+};
 use crate::model::login::LoginKey;
 use crate::model::provider::{Permit, ProviderSpec};
 use crate::model::proxy::AuthMode;
@@ -114,6 +116,10 @@ impl Kit {
         Ok(kit)
     }
 
+    fn lock(&self) -> MutexGuard<'_, Vec<Identity>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What the operator looks at before it calls a plugin.
     async fn usable(&self) -> Result<(), String> {
         let grants = Grants::new(&self.spec, self.subject.secrets.clone()).map_err(|e| e.to_string())?;
@@ -132,13 +138,13 @@ impl Kit {
     pub fn begin(&self) {
         self.observer.reset();
         self.servers.iter().for_each(Server::reset);
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lock().clear();
     }
 
     /// After a case: what it made goes. Names what does not.
     pub async fn tidy(&self, case: &str) -> Vec<String> {
         self.observer.plan(Plan::Nothing);
-        let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
+        let asked = std::mem::take(&mut *self.lock());
         // A script is emptied before the next case.
         if self.scripted() || self.makes().is_err() {
             return vec![];
@@ -257,19 +263,29 @@ impl Kit {
     /// The same with a place.
     pub async fn placed(&self, handle: &Handle) -> Step<Request> {
         let mut request = self.proxy();
-        self.place(handle, &mut request, &[]).await?;
+        self.place(handle, &mut request).await?;
         Ok(request)
     }
 
-    pub async fn place(&self, handle: &Handle, request: &mut Request, avoid: &[String]) -> Step {
-        request.identity.placement = handle.place(request, avoid).await.map_err(failed("place"))?;
+    /// Chooses a place. As the operator does it, none that holds an instance where a place holds one.
+    pub async fn place(&self, handle: &Handle, request: &mut Request) -> Step {
+        let held: Vec<_> = match self.subject.plugin.description.has(ONE_PER_PLACE) {
+            true => self.lock().iter().map(|identity| identity.placement.clone()).collect(),
+            false => vec![],
+        };
+        request.identity.placement = match handle.place(request, &held).await {
+            Err(error) if error.kind == ErrorKind::Exhausted && !held.is_empty() => {
+                not_applicable!("a place holds one instance, and there are {} places; configure more", held.len())
+            }
+            answer => answer.map_err(failed("place"))?,
+        };
         self.remember(&request.identity);
         Ok(())
     }
 
     /// Has it removed after the case.
     pub fn remember(&self, identity: &Identity) {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(identity.clone());
+        self.lock().push(identity.clone());
     }
 
     /// A proxy that runs.
@@ -307,7 +323,10 @@ impl Kit {
         let mut waiting = self.waiting();
         loop {
             let hint = match handle.delete(&identity).await {
-                Ok(Deletion::Gone) => return Ok(()),
+                Ok(Deletion::Gone) => {
+                    self.lock().retain(|one| one.owner != identity.owner || one.incarnation != identity.incarnation);
+                    return Ok(());
+                }
                 Ok(Deletion::InProgress { poll_after, continuation, .. }) => {
                     identity.continuation = continuation;
                     poll_after

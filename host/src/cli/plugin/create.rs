@@ -27,7 +27,7 @@ const SDK: &[(&str, &str)] = files!("plugins/sdk":
     "src/shapes.rs" "src/testing.rs" "src/time.rs");
 
 const TEMPLATE: &[(&str, &str)] = files!("plugins/template":
-    "Cargo.toml.in" "README.md" "build.sh" "gitignore" "provider.yaml" "src/config.schema.json" "src/lib.rs"
+    "Cargo.lock.in" "Cargo.toml.in" "README.md" "build.sh" "gitignore" "provider.yaml" "src/config.schema.json" "src/lib.rs"
     "src/parameters.schema.json" "tests/backend.yaml");
 
 /// Writes a new plugin, named after the folder.
@@ -47,6 +47,7 @@ pub(super) fn new(dir: &Path) -> anyhow::Result<()> {
     for (path, text) in TEMPLATE {
         let text = text.replace("{{name}}", name).replace("{{crate}}", &name.replace('-', "_"));
         let (path, mode) = match *path {
+            "Cargo.lock.in" => ("Cargo.lock", 0o644),
             "Cargo.toml.in" => ("Cargo.toml", 0o644),
             "gitignore" => (".gitignore", 0o644),
             "build.sh" => ("build.sh", 0o755),
@@ -127,6 +128,20 @@ mod tests {
         }
         let manifest = standalone(SDK[0].1);
         assert!(manifest.contains("\nedition = \"2024\"\n") && manifest.contains("\nversion = \""), "{manifest}");
+    }
+
+    #[test]
+    fn a_new_plugin_is_locked_to_what_this_repository_is_built_with() {
+        // To update it: copy this workspace's Cargo.lock into a new plugin, run `cargo metadata` there, and put its name back.
+        let (_, lock) = TEMPLATE.iter().find(|(path, _)| *path == "Cargo.lock.in").unwrap();
+        let ours = include_str!("../../../../Cargo.lock");
+        let packages = |lock: &str| -> Vec<String> {
+            lock.split("[[package]]").skip(1).map(|p| p.lines().take(3).collect::<Vec<_>>().join(" ")).collect()
+        };
+        let known = packages(ours);
+        for package in packages(lock).into_iter().filter(|package| !package.contains("provider-{{name}}")) {
+            assert!(known.contains(&package), "{package} is not in Cargo.lock");
+        }
     }
 
     #[test]

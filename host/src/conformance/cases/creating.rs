@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::conformance::kit::{Kit, Step, ensure, fail, failed, forgotten, learn, not_applicable, told};
 use crate::conformance::observer::{Plan, line};
 use crate::model::error::{CallError, ErrorKind};
-use crate::model::instance::{Instance, Presence, Request, State};
+use crate::model::instance::{Instance, ONE_PER_PLACE, Presence, Request, State};
 use crate::plugin::handle::Handle;
 use crate::plugin::intercept::Asked;
 
@@ -303,6 +303,11 @@ pub async fn incarnations_differ(kit: &Kit) -> Step {
     kit.makes()?;
     let handle = kit.handle()?;
     let (request, first) = kit.running(&handle).await?;
+    let plugin = &kit.subject.plugin.description;
+    if plugin.has(ONE_PER_PLACE) || plugin.has("static-address") {
+        // There the operator has the old one gone before it makes the new one.
+        kit.gone(&handle, &request.identity).await?;
+    }
     let mut next = request.clone();
     next.identity = forgotten(&next.identity);
     next.identity.incarnation = 1;

@@ -17,7 +17,7 @@ pub async fn complete(kit: &Kit) -> Step {
     for incarnation in 0..INSTANCES {
         let mut request = kit.proxy();
         request.identity.incarnation = incarnation;
-        kit.place(&handle, &mut request, &[]).await?;
+        kit.place(&handle, &mut request).await?;
         kit.drive(&handle, &mut request).await?;
         made.push(request.identity);
     }
