@@ -7,7 +7,8 @@ use std::time::Duration;
 use proxy_operator::model::error::{CallError, ErrorKind};
 use proxy_operator::model::instance::Presence;
 use proxy_operator::plugin::handle::Handle;
-use proxy_operator_tests::plugins::{Setup, identity, request, soon};
+use proxy_operator_tests::plugins::{PANICS, Setup, identity, request, soon};
+use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
 async fn failure(handle: &Handle) -> CallError {
@@ -95,4 +96,23 @@ async fn the_only_worker_still_serves_timers_while_guests_loop() {
     // Starved, it ticks twice a second; served, some fifty times, with two guests that take 10 ms in turn.
     let ticks = ticks.load(Ordering::SeqCst);
     assert!(ticks >= 30, "a timer of 1 ms fired {ticks} times in 3 s");
+}
+
+/// The operator's own fault is that call's failure, and nobody else's.
+#[tokio::test]
+async fn a_panic_of_the_host_ends_the_call_that_met_it_alone() {
+    let setup = Setup::new().secret("fine", "value").secret("cursed", PANICS).config(json!({"secret": "cursed"}));
+    let cursed = setup.handle("echo").await;
+    let error = cursed.validate(None).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Internal);
+    assert!(
+        error.message.contains("plugin echo, validate: the operator failed while it served this call"),
+        "{}",
+        error.message
+    );
+    assert!(!error.message.contains(PANICS));
+    // The same handle goes on, and so do its permits.
+    assert!(cursed.get(&identity("a", "here")).await.is_ok());
+    let fine = setup.config(json!({"secret": "fine"})).handle("echo").await;
+    assert_eq!(fine.validate(None).await, Ok(Ok(())));
 }

@@ -70,6 +70,11 @@ impl Lab {
 
     /// Starts the operator; it must not be running.
     pub async fn start_operator(&mut self) {
+        self.start_operator_in(None).await;
+    }
+
+    /// Starts the operator in a control group.
+    pub async fn start_operator_in(&mut self, group: Option<PathBuf>) {
         assert!(self.operator.is_none());
         let (manifests, data, plugins) = (self.path("manifests"), self.path("data"), self.path("plugins"));
         let (log, files) = (self.path("operator.log"), self.path("files"));
@@ -99,7 +104,7 @@ impl Lab {
             "--judge-url",
             self.judge(),
         ];
-        let (operator, line) = Process::start(&args, &log);
+        let (operator, line) = Process::start_in(group.as_deref(), &args, &log);
         let part = |name: &str| {
             line.split_whitespace().find_map(|p| p.strip_prefix(name)).unwrap_or_else(|| panic!("{line}")).to_owned()
         };

@@ -5,7 +5,7 @@ pub mod server;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -80,6 +80,9 @@ pub async fn loaded(name: &str) -> Arc<Loaded> {
     all.entry(name.to_owned()).or_insert(new).clone()
 }
 
+/// A secret of this value makes the store panic that is asked for it, as a fault of the host would.
+pub const PANICS: &str = "of-a-store-that-panics";
+
 /// Secrets by name, each with the one key `value`; they can be changed while they are used.
 #[derive(Clone, Default)]
 pub struct Vault(Arc<Mutex<BTreeMap<String, String>>>);
@@ -98,6 +101,7 @@ impl Secrets for Vault {
         let all = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let value =
             all.get(&name).cloned().ok_or_else(|| SecretError::Missing(format!("Secret {name:?} is missing")))?;
+        assert!(value != PANICS, "the store falls over secret {name}");
         Ok(value.into())
     }
 }
@@ -107,6 +111,7 @@ pub struct Setup {
     spec: Value,
     /// What its grants resolve to.
     pub vault: Vault,
+    files: Option<PathBuf>,
     shared: Shared,
 }
 
@@ -122,7 +127,7 @@ impl Setup {
         // As the program does first of all.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let spec = json!({"plugin": {"name": "any"}, "connections": {}, "secrets": {}, "config": {}, "limits": {}});
-        Self { spec, vault: Vault::default(), shared: Shared::new(Arc::new(SystemClock::default())) }
+        Self { spec, vault: Vault::default(), files: None, shared: Shared::new(Arc::new(SystemClock::default())) }
     }
 
     /// Grants an HTTP connection to this address, with loopback permitted.
@@ -150,6 +155,11 @@ impl Setup {
         self.spec["secrets"][name] = json!({"secretRef": {"name": name, "key": "value"}});
         self.vault.set(name, value);
         self
+    }
+
+    /// A folder that a WASI guest may read.
+    pub fn files(self, folder: &Path) -> Self {
+        Self { files: Some(folder.to_owned()), ..self }
     }
 
     /// The Provider's config.
@@ -184,6 +194,10 @@ impl Setup {
     pub fn bind(&self, plugin: Arc<Loaded>) -> Handle {
         let spec = self.spec();
         let grants = Grants::new(&spec, Arc::new(self.vault.clone())).unwrap_or_else(|e| panic!("{e}"));
+        let grants = match &self.files {
+            Some(folder) => grants.with_files(folder.clone()),
+            None => grants,
+        };
         let config: &Map<_, _> = &spec.config;
         Handle::new(plugin, "provider-1", Arc::new(grants), config, &spec.limits, INSTALLATION, &self.shared)
     }

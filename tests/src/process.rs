@@ -19,14 +19,22 @@ pub struct Process {
 impl Process {
     /// Starts the product's binary and waits for the line on its stdout that says it is up; answers that line.
     pub fn start(args: &[&str], log: &Path) -> (Self, String) {
+        Self::start_in(None, args, log)
+    }
+
+    /// The same in a control group, from its first page of memory on.
+    pub fn start_in(group: Option<&Path>, args: &[&str], log: &Path) -> (Self, String) {
         let stderr = File::options().create(true).append(true).open(log).unwrap();
-        let mut child = Command::new(crate::binary())
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .unwrap();
+        let mut command = match group {
+            None => Command::new(crate::binary()),
+            Some(group) => {
+                let mut shell = Command::new("sh");
+                let enter = r#"echo $$ >"$0"/cgroup.procs && exec "$@""#;
+                shell.args(["-c", enter]).arg(group).arg(crate::binary());
+                shell
+            }
+        };
+        let mut child = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let process = Self { child, log: log.to_owned() };
         let (said, line) = mpsc::channel();

@@ -137,7 +137,8 @@ impl Fleet {
             plugins.scan(&registry).await.with_context(|| format!("--plugin-dir {} cannot be read", dir.display()))?;
             until(Box::pin(plugins.watch(registry.clone())));
         }
-        let providers = Arc::new(Providers::new(store.clone(), registry.clone(), artifacts, clock.clone()));
+        let providers = Providers::new(store.clone(), registry.clone(), artifacts, clock.clone());
+        let providers = Arc::new(providers.with_files(settings.plugins.plugin_files));
         let (engine, verdicts) = Engine::new();
         let driver = Arc::new(Driver::new(
             store.clone(),

@@ -15,6 +15,9 @@ pub(super) struct PluginArgs {
     /// Folder of plugins (NAME.wasm) and of what `plugin compile` made of them, watched
     #[arg(long, env = "PROXY_OPERATOR_PLUGIN_DIR", value_name = "DIR")]
     pub plugin_dir: Option<PathBuf>,
+    /// Folder whose sub-folders WASI guests may read, as `spec.files` names them
+    #[arg(long, env = "PROXY_OPERATOR_PLUGIN_FILES", value_name = "DIR")]
+    pub plugin_files: Option<PathBuf>,
     /// Folder of compiled code and pulled plugins [default: cache in --data]
     #[arg(long, env = "PROXY_OPERATOR_CACHE_DIR", value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,

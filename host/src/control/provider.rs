@@ -1,6 +1,7 @@
 //! The reconciler of Providers: plugin, grants and config become a handle that serves, or a reason why not.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -39,6 +40,7 @@ pub struct Providers {
     store: Arc<dyn Store>,
     registry: Arc<Registry>,
     artifacts: Artifacts,
+    plugin_files: Option<PathBuf>,
     shared: Shared,
     clock: Arc<dyn Clock>,
     current: Mutex<HashMap<String, Current>>,
@@ -77,12 +79,18 @@ impl Providers {
             store,
             registry,
             artifacts,
+            plugin_files: None,
             shared: Shared::new(clock.clone()),
             clock,
             current: Mutex::default(),
             looked_at: Mutex::default(),
             epochs: 1.into(),
         }
+    }
+
+    /// The same, with the folder whose sub-folders `spec.files` names.
+    pub fn with_files(self, root: Option<PathBuf>) -> Self {
+        Self { plugin_files: root, ..self }
     }
 
     /// Whether this version was looked at: then a change of it was one of its status, which is our own.
@@ -212,7 +220,11 @@ impl Providers {
         let grants = match &old {
             Some(Current { state: State::Ready(handle), .. }) => handle.grants().clone(),
             _ => match Grants::new(&provider.spec, self.store.clone()) {
-                Ok(grants) => Arc::new(grants),
+                Ok(grants) => match self.files(provider) {
+                    Ok(None) => Arc::new(grants),
+                    Ok(Some(dir)) => Arc::new(grants.with_files(dir)),
+                    Err(message) => return fail("FilesMissing", message),
+                },
                 Err(error) => return fail("ConnectionInvalid", error.to_string()),
             },
         };
@@ -243,6 +255,20 @@ impl Providers {
             Ok(Ok(())) => Ok(Arc::new(handle)),
             Ok(Err(errors)) => fail("ConfigInvalid", list_fields(&errors)),
             Err(error) => Err((error.reason, error.message)),
+        }
+    }
+
+    /// The folder that `spec.files` grants.
+    fn files(&self, provider: &Provider) -> Result<Option<PathBuf>, String> {
+        let Some(name) = &provider.spec.files else { return Ok(None) };
+        let Some(root) = &self.plugin_files else {
+            return Err(format!("spec.files names {name}, and the operator has no --plugin-files: start it with one"));
+        };
+        let dir = root.join(name);
+        if dir.is_dir() {
+            Ok(Some(dir))
+        } else {
+            Err(format!("there is no folder {}: make it, or correct spec.files", dir.display()))
         }
     }
 

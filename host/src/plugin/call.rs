@@ -1,16 +1,18 @@
 //! One call = one fresh instance in one fresh Store, since a trap or a dropped call poisons the whole Store.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
-use tokio_util::task::AbortOnDropHandle;
 use wasmtime::{Store, Trap, UpdateDeadline};
 
 use super::bindings::{Plugin, PluginPre};
 use super::grants::Grants;
+use super::io::wasi::Wasi;
 use super::limits::{HANDLES, HOSTCALL_BYTES, Limiter};
 use crate::model::clock::Clock;
 use crate::model::error::{CallError, ErrorKind};
@@ -29,6 +31,7 @@ pub(super) struct CallState {
     pub log_records: u32,
     pub panic_text: Option<String>,
     pub progress: Arc<Progress>,
+    pub wasi: Wasi,
     deadline: Instant,
 }
 
@@ -127,6 +130,7 @@ pub(super) async fn call<T: Send + 'static>(
         log_records: 0,
         panic_text: None,
         progress: progress.clone(),
+        wasi: Wasi::default(),
         deadline: Instant::now() + context.timeout,
     };
     let at = format!("plugin {}, {function}", context.plugin);
@@ -136,16 +140,14 @@ pub(super) async fn call<T: Send + 'static>(
     };
     let [own, global] = context.permits;
     let (pre, timeout, begun) = (pre.clone(), context.timeout, progress.clone());
-    // A task of its own: a panic of a host function is this call's failure, and a dropped caller ends the call.
-    let task = tokio::spawn(async move {
-        tokio::time::timeout(timeout, async move {
-            let _permits = (own.acquire_owned().await, global.acquire_owned().await);
-            begun.turn(Doing::Computing);
-            run(&pre, state, export).await
-        })
-        .await
+    let work = tokio::time::timeout(timeout, async move {
+        let _permits = (own.acquire_owned().await, global.acquire_owned().await);
+        begun.turn(Doing::Computing);
+        run(&pre, state, export).await
     });
-    match AbortOnDropHandle::new(task).await {
+    // A panic of a host function is this call's failure. Nothing that it may have left half done is seen again: the Store
+    // goes with it. In the caller's own task, since waking another thread costs a third of a call.
+    match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(Ok(answer))) => Ok(answer),
         Ok(Ok(Err(cause))) => Err(failed(ErrorKind::Internal, cause)),
         Ok(Err(_elapsed)) => {
@@ -159,7 +161,9 @@ pub(super) async fn call<T: Send + 'static>(
             Err(if error.kind == ErrorKind::Transient { error.with_reason("CallTimedOut") } else { error })
         }
         Err(panicked) => {
-            tracing::error!(%at, error = %panicked, "a host function panicked");
+            let text = panicked.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let text = text.or_else(|| panicked.downcast_ref::<String>().cloned()).unwrap_or_default();
+            tracing::error!(%at, error = %text, "a host function panicked");
             Err(failed(
                 ErrorKind::Internal,
                 "the operator failed while it served this call; please report it with the log".into(),

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use super::io::wasi::PACKAGES;
 use wasmparser::{Encoding, Parser, Payload, Validator, WasmFeatures};
 
 /// The package that plugins are built against.
@@ -47,7 +48,10 @@ pub enum ContractError {
         guest: String,
     },
     /// An import that this host does not give.
-    #[error("it imports {name}, which this operator does not provide; it provides {}", provided())]
+    #[error(
+        "it imports {name}, which this operator does not provide; it provides {} and WASI 0.2 without http",
+        provided()
+    )]
     MissingImport {
         /// The import as the file names it.
         name: String,
@@ -188,11 +192,19 @@ fn gate(names: &Names) -> Result<String, ContractError> {
         }
     }
     for import in &names.imports {
-        if !ours(import).is_some_and(|(interface, _)| IMPORTS.contains(&interface.as_str())) {
+        let known = ours(import).is_some_and(|(interface, _)| IMPORTS.contains(&interface.as_str()));
+        if !known && !is_wasi(import) {
             return Err(ContractError::MissingImport { name: import.clone() });
         }
     }
     Ok(contract)
+}
+
+/// Whether an import is of the WASI that is linked. What it can do here is another matter.
+fn is_wasi(import: &str) -> bool {
+    let version = import.split_once('@').map(|(_, version)| version);
+    PACKAGES.iter().any(|package| import.starts_with(package))
+        && version.is_some_and(|version| version.starts_with("0.2."))
 }
 
 /// Whether `guest` links to this host: within 0.x the same minor version, and no pre-release.
@@ -213,6 +225,7 @@ mod tests {
     fn the_gate_knows_versions_and_imports() {
         let provider = "crawl:provider/provider@0.1.0";
         assert_eq!(gate(&mk_names(&["crawl:provider/http@0.1.0"], &[provider])).unwrap(), "0.1.0");
+        assert!(gate(&mk_names(&["wasi:cli/environment@0.2.6", "wasi:sockets/tcp@0.2.0"], &[provider])).is_ok());
         assert_eq!(
             gate(&mk_names(&["crawl:provider/types@0.1.7"], &["crawl:provider/provider@0.1.7"])).unwrap(),
             "0.1.7"
@@ -225,7 +238,8 @@ mod tests {
             ),
             (mk_names(&[], &["crawl:provider/provider@0.1.0-rc1"]), "0.1.0-rc1"),
             (mk_names(&["crawl:provider/teleport@0.1.0"], &[provider]), "imports crawl:provider/teleport@0.1.0"),
-            (mk_names(&["wasi:sockets/tcp@0.2.0"], &[provider]), "imports wasi:sockets/tcp@0.2.0"),
+            (mk_names(&["wasi:http/types@0.2.3"], &[provider]), "imports wasi:http/types@0.2.3"),
+            (mk_names(&["wasi:cli/environment@0.3.0"], &[provider]), "imports wasi:cli/environment@0.3.0"),
         ] {
             let error = gate(&names).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

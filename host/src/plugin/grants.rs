@@ -1,6 +1,7 @@
 //! What one Provider grants its plugin: connections and secrets, by name.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -65,6 +66,7 @@ pub(super) enum Granted {
 pub struct Grants {
     pub(super) connections: BTreeMap<String, Granted>,
     secrets: BTreeMap<String, Source>,
+    files: Option<PathBuf>,
     resolver: Arc<dyn Secrets>,
     pub(super) interceptor: Option<Arc<dyn Interceptor>>,
 }
@@ -85,12 +87,22 @@ impl Grants {
             };
             connections.insert(name.clone(), granted);
         }
-        Ok(Self { connections, secrets: spec.secrets.clone(), resolver, interceptor: None })
+        Ok(Self { connections, secrets: spec.secrets.clone(), files: None, resolver, interceptor: None })
     }
 
     /// The same, with each host call under the eyes of `interceptor`.
     pub fn watched(self, interceptor: Arc<dyn Interceptor>) -> Self {
         Self { interceptor: Some(interceptor), ..self }
+    }
+
+    /// The same, with a folder that the guest may read.
+    pub fn with_files(self, dir: PathBuf) -> Self {
+        Self { files: Some(dir), ..self }
+    }
+
+    /// The folder that the guest may read.
+    pub(super) fn files(&self) -> Option<&Path> {
+        self.files.as_deref()
     }
 
     /// No connection and no secret, for `describe`.
@@ -102,7 +114,13 @@ impl Grants {
                 Err(SecretError::Missing("no secret is granted".into()))
             }
         }
-        Self { connections: BTreeMap::new(), secrets: BTreeMap::new(), resolver: Arc::new(Nothing), interceptor: None }
+        Self {
+            connections: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            files: None,
+            resolver: Arc::new(Nothing),
+            interceptor: None,
+        }
     }
 
     /// Names of connections of a kind (`ssh` or `http`).

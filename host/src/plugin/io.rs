@@ -6,6 +6,7 @@ pub(super) mod http;
 mod local;
 mod secrets;
 mod ssh;
+pub(super) mod wasi;
 
 use super::bindings::crawl::provider::faults::{Fault, FaultKind};
 

@@ -10,10 +10,11 @@ use wasmtime::component::{HasSelf, Linker};
 
 use super::bindings::{Plugin as Bindings, PluginPre};
 use super::call::{CallState, Context, call};
-use super::contract::{self, ContractError};
+use super::contract::{self, ContractError, PACKAGE, VERSION};
 use super::convert::Returned;
 use super::engine::{CodeError, Origin, Runtime};
 use super::grants::Grants;
+use super::io::wasi;
 use super::limits::{DESCRIBE_TIMEOUT, FILE_BYTES};
 use crate::model::clock::Clock;
 use crate::model::error::CallError;
@@ -74,8 +75,15 @@ pub enum LoadError {
     #[error(transparent)]
     Code(#[from] CodeError),
     /// It does not link.
-    #[error("it does not link: {0}; build it against the contract that `proxy-operator plugin wit` prints")]
-    Link(String),
+    #[error(
+        "it was built against {PACKAGE}@{guest} and uses what {PACKAGE}@{VERSION}, which this operator serves, has not ({cause}); upgrade the operator, or build it against the contract that `proxy-operator plugin wit` prints"
+    )]
+    Link {
+        /// The file's version.
+        guest: String,
+        /// What is missing, in wasmtime's words.
+        cause: String,
+    },
     /// `describe` failed.
     #[error("{0}; mend the plugin's describe, which does no I/O and answers at once")]
     Describe(CallError),
@@ -172,6 +180,7 @@ impl Loader {
     pub fn new(runtime: Runtime, clock: Arc<dyn Clock>) -> wasmtime::Result<Self> {
         let mut linker = Linker::new(runtime.engine());
         Bindings::add_to_linker::<_, HasSelf<_>>(&mut linker, |state: &mut CallState| state)?;
+        wasi::link(&mut linker)?;
         let permits = [Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(4))];
         let loaded = Mutex::default();
         let policy = Policy::default();
@@ -271,7 +280,7 @@ impl Loader {
             .linker
             .instantiate_pre(&component)
             .and_then(PluginPre::new)
-            .map_err(|e| LoadError::Link(format!("{e:#}")))?;
+            .map_err(|e| LoadError::Link { guest: checked.contract.clone(), cause: format!("{e:#}") })?;
         Ok((pre, checked.contract, origin))
     }
 }

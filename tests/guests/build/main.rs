@@ -1,4 +1,4 @@
-//! Derives two other contracts from `wit/`, and a provider that breaks rules from the one that `plugin new` writes, so that
+//! Derives other contracts from `wit/`, and a provider that breaks rules from the one that `plugin new` writes, so that
 //! no stale copy of either stands anywhere.
 
 mod rules;
@@ -17,6 +17,14 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
 
     write(&out.join("wit-0.2"), &replace(&wit, "package crawl:provider@0.1.0;", "package crawl:provider@0.2.0;"));
+
+    // The next release of this one: a function more.
+    let later = replace(&wit, "package crawl:provider@0.1.0;", "package crawl:provider@0.1.1;");
+    let clock = "  remaining-ms: func() -> u32;\n";
+    write(
+        &out.join("wit-0.1.1"),
+        &replace(&later, clock, &format!("{clock}\n  /// What 0.1.0 has not.\n  later: func() -> u32;\n")),
+    );
 
     let imported = replace(&wit, "  import random;\n", "  import random;\n  import teleport;\n");
     let teleport = "\n/// What no host has.\ninterface teleport {\n  /// Beams.\n  beam: func() -> string;\n}\n";
