@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 pub mod cli;
+pub mod conformance;
 pub mod control;
 pub mod forward_proxy;
 pub mod health;

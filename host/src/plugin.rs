@@ -13,6 +13,7 @@ mod convert;
 pub mod engine;
 pub mod grants;
 pub mod handle;
+pub mod intercept;
 mod io;
 pub mod limits;
 pub mod load;

@@ -4,17 +4,29 @@ use std::fs;
 use std::path::Path;
 
 /// From the ground up. `sandbox_cloud` and the forward proxy know nothing of the operator.
-const ORDER: [&str; 10] =
-    ["model", "plugin", "store", "health", "lease", "control", "rest", "forward_proxy", "sandbox_cloud", "cli"];
+const ORDER: [&str; 11] = [
+    "model",
+    "plugin",
+    "store",
+    "health",
+    "lease",
+    "control",
+    "rest",
+    "forward_proxy",
+    "sandbox_cloud",
+    "conformance",
+    "cli",
+];
 
 /// What a module must not use at all.
-const FORBIDDEN: [(&str, &[&str]); 6] = [
+const FORBIDDEN: [(&str, &[&str]); 7] = [
     ("model", &["tokio", "axum", "wasmtime", "redb", "reqwest"]),
     ("health", &["redb", "wasmtime"]),
     ("lease", &["axum", "wasmtime", "kube"]),
     ("control", &["axum", "wasmtime", "redb"]),
     ("rest", &["wasmtime", "redb"]),
     ("store", &["axum", "wasmtime"]),
+    ("conformance", &["redb", "wasmtime", "reqwest"]),
 ];
 
 fn sources(dir: &Path, found: &mut Vec<(String, String)>) {

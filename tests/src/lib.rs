@@ -1,6 +1,7 @@
 //! Labs that the suites run in: real processes of the product on loopback, started by the tests and ended by them.
 
 pub mod apiserver;
+pub mod authors;
 pub mod backend;
 pub mod bad_plugins;
 pub mod kube_lab;

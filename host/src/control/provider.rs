@@ -228,16 +228,8 @@ impl Providers {
                 Err(error) => return fail("ConnectionInvalid", error.to_string()),
             },
         };
-        for need in plugin.description.connections.iter().filter(|need| need.required) {
-            if !grants.names(&need.kind).contains(&need.name.as_str()) {
-                return fail(
-                    "ConnectionMissing",
-                    format!(
-                        "plugin {} needs the {} connection {:?} ({}): add it under spec.connections",
-                        plugin.description.name, need.kind, need.name, need.doc
-                    ),
-                );
-            }
+        if let Err(message) = grants.serve(&plugin.description) {
+            return fail("ConnectionMissing", message);
         }
         if let Err(error) = grants.probe().await {
             return fail(error.reason(), error.to_string());

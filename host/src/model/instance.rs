@@ -187,7 +187,7 @@ pub struct ConnectionNeed {
 }
 
 /// What a plugin says of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Description {
     /// Equals the file's name.
     pub name: String,

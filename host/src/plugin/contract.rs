@@ -75,6 +75,8 @@ pub struct Checked<'a> {
     pub component: Cow<'a, [u8]>,
     /// The version that the file was built against.
     pub contract: String,
+    /// Names of what it imports.
+    pub imports: Vec<String>,
 }
 
 /// Checks a file against the contract, wrapping a core module that carries component type information. What is inside is
@@ -97,7 +99,7 @@ pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
     };
     let names = names(&component)?;
     let contract = gate(&names)?;
-    Ok(Checked { component, contract })
+    Ok(Checked { component, contract, imports: names.imports.into_iter().collect() })
 }
 
 /// Whether a component is sound in all its parts; needed once for each file, before it is compiled.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::intercept::Interceptor;
 use super::io::http::Origin;
+use crate::model::instance::{ConnectionNeed, Description};
 use crate::model::provider::{HttpAuth, ProviderSpec, Source};
 use crate::model::secret::SecretBytes;
 
@@ -66,6 +68,7 @@ pub struct Grants {
     secrets: BTreeMap<String, Source>,
     files: Option<PathBuf>,
     resolver: Arc<dyn Secrets>,
+    pub(super) interceptor: Option<Arc<dyn Interceptor>>,
 }
 
 impl Grants {
@@ -84,7 +87,12 @@ impl Grants {
             };
             connections.insert(name.clone(), granted);
         }
-        Ok(Self { connections, secrets: spec.secrets.clone(), files: None, resolver })
+        Ok(Self { connections, secrets: spec.secrets.clone(), files: None, resolver, interceptor: None })
+    }
+
+    /// The same, with each host call under the eyes of `interceptor`.
+    pub fn watched(self, interceptor: Arc<dyn Interceptor>) -> Self {
+        Self { interceptor: Some(interceptor), ..self }
     }
 
     /// The same, with a folder that the guest may read.
@@ -106,13 +114,34 @@ impl Grants {
                 Err(SecretError::Missing("no secret is granted".into()))
             }
         }
-        Self { connections: BTreeMap::new(), secrets: BTreeMap::new(), files: None, resolver: Arc::new(Nothing) }
+        Self {
+            connections: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            files: None,
+            resolver: Arc::new(Nothing),
+            interceptor: None,
+        }
     }
 
     /// Names of connections of a kind (`ssh` or `http`).
     pub fn names(&self, kind: &str) -> Vec<&str> {
         let of_kind = |granted: &Granted| matches!((granted, kind), (Granted::Ssh, "ssh") | (Granted::Http(_), "http"));
         self.connections.iter().filter(|(_, granted)| of_kind(granted)).map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// Whether every connection that the plugin requires is granted.
+    ///
+    /// # Errors
+    /// Names the first that is not, and what it is for.
+    pub fn serve(&self, plugin: &Description) -> Result<(), String> {
+        let missing = |need: &&ConnectionNeed| need.required && !self.names(&need.kind).contains(&need.name.as_str());
+        match plugin.connections.iter().find(missing) {
+            None => Ok(()),
+            Some(need) => Err(format!(
+                "plugin {} needs the {} connection {:?} ({}): add it under spec.connections",
+                plugin.name, need.kind, need.name, need.doc
+            )),
+        }
     }
 
     /// Tries every credential that the grants name, so that a missing one is told before a plugin is called.
@@ -131,6 +160,21 @@ impl Grants {
             self.resolver.resolve(source).await?;
         }
         Ok(())
+    }
+
+    /// Every credential that the grants name and that can be had, to look for it where none belongs.
+    pub async fn credentials(&self) -> Vec<SecretBytes> {
+        let mut sources: Vec<&Source> = self.secrets.values().collect();
+        for granted in self.connections.values() {
+            if let Granted::Http(origin) = granted {
+                sources.extend(origin.sources());
+            }
+        }
+        let mut values = vec![];
+        for source in sources {
+            values.extend(self.resolver.resolve(source).await.ok());
+        }
+        values
     }
 
     /// The value of a granted secret; none when no such name is granted.

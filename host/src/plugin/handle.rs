@@ -15,7 +15,7 @@ use super::limits::{LIST_INSTANCES, LIST_PAGES};
 use super::load::Loaded;
 use crate::model::clock::Clock;
 use crate::model::error::{CallError, ErrorKind, FieldError};
-use crate::model::instance::{Deletion, Finding, Identity, Instance, Presence, Request};
+use crate::model::instance::{Deletion, Description, Finding, Identity, Instance, Presence, Request};
 use crate::model::metrics::METRICS;
 use crate::model::provider::Limits;
 use crate::model::secret::SecretBytes;
@@ -149,6 +149,18 @@ impl Handle {
         let (plugin, version) = (&self.context.plugin, &self.plugin.description.version);
         tracing::debug!(provider = %self.context.provider, %plugin, %version, function, outcome = word, ms = started.elapsed().as_millis() as u64, "call");
         outcome
+    }
+
+    /// What the plugin says of itself, asked anew.
+    ///
+    /// # Errors
+    /// When the call failed, or the answer is none.
+    pub async fn describe(&self) -> Result<Description, CallError> {
+        let work = async {
+            let answer = self.run("describe", vec![], export!(|guest, store| guest.call_describe(store))).await?;
+            Returned(&answer.state).description(answer.value)
+        };
+        self.counted("describe", work).await
     }
 
     /// Would this config, and this request, be accepted?

@@ -13,8 +13,9 @@ use tokio::sync::broadcast;
 
 use self::database::{Database, Write};
 use self::manifests::Folder;
+pub use self::manifests::read_file;
 use self::objects::Objects;
-use self::secrets::SecretFiles;
+pub use self::secrets::SecretFiles;
 use super::recent::Recent;
 use super::{Change, Event, LabelledSecret, Store, StoreError};
 use crate::model::API_TOKEN_LABEL;
@@ -79,7 +80,7 @@ impl LocalStore {
 #[async_trait]
 impl Secrets for LocalStore {
     async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
-        self.secrets.resolve(source)
+        self.secrets.value(source)
     }
 }
 

@@ -48,7 +48,8 @@ pub fn matching<'a>(config: &'a Config, request: &Request) -> Result<Vec<&'a Ent
         }
     };
     let mut entries: Vec<_> = config.proxies.iter().collect();
-    // One after the other, so that the first wish that leaves nothing is the one that is named.
+    // One after the other: each is looked for in what those before it leave. One that nothing fits narrows nothing, so that
+    // the next is judged all the same.
     let wishes: [(&str, Option<&str>, Member); 3] = [
         ("/parameters/entry", wanted.as_deref(), |entry| Some(&entry.name)),
         ("/location", request.location.as_deref(), |entry| entry.location.as_deref()),
@@ -60,9 +61,9 @@ pub fn matching<'a>(config: &'a Config, request: &Request) -> Result<Vec<&'a Ent
         if !there.contains(wish) {
             let there: Vec<_> = there.into_iter().collect();
             errors.push(FieldError::new(pointer, format!("no entry fits {wish}; accepted: {}", short(&there))));
-            break;
+        } else {
+            entries.retain(|entry| of(entry) == Some(wish));
         }
-        entries.retain(|entry| of(entry) == Some(wish));
     }
     Invalid::unless_empty(errors)?;
     Ok(entries)

@@ -214,6 +214,17 @@ impl Host for CallState {
         connection: String,
         request: HttpRequest,
     ) -> wasmtime::Result<Result<HttpResponse, Fault>> {
+        self.watched_send(connection, request).await
+    }
+}
+
+impl CallState {
+    /// Sends it over the connection.
+    pub(in crate::plugin) async fn send_now(
+        &mut self,
+        connection: String,
+        request: HttpRequest,
+    ) -> wasmtime::Result<Result<HttpResponse, Fault>> {
         let grants = self.grants.clone();
         let origin = match grants.connections.get(&connection) {
             Some(Granted::Http(origin)) => origin,

@@ -6,6 +6,7 @@ use crate::model::condition::truncate;
 use crate::model::secret::scrub;
 use crate::plugin::bindings::crawl::provider::{clock, faults, log, random, types};
 use crate::plugin::call::CallState;
+use crate::plugin::intercept::Noted;
 use crate::plugin::limits::{LOG_BYTES, LOG_RECORDS, RANDOM_BYTES};
 
 impl types::Host for CallState {}
@@ -18,6 +19,7 @@ impl log::Host for CallState {
         message: String,
         fields: Vec<(String, String)>,
     ) -> wasmtime::Result<()> {
+        self.note(|| Noted::Log(format!("{message} {fields:?}")));
         if fields.iter().any(|(name, _)| name == "panic") {
             // The SDK's panic hook: the trap that follows knows no text of its own.
             self.panic_text = Some(self.clean(&message, 1024));
@@ -57,14 +59,17 @@ impl CallState {
 
 impl clock::Host for CallState {
     async fn now(&mut self) -> wasmtime::Result<u64> {
+        self.note(|| Noted::Clock);
         Ok(self.clock.wall().as_second().try_into().unwrap_or(0))
     }
 
     async fn monotonic_ms(&mut self) -> wasmtime::Result<u64> {
+        self.note(|| Noted::Clock);
         Ok(self.clock.monotonic().as_millis() as u64)
     }
 
     async fn remaining_ms(&mut self) -> wasmtime::Result<u32> {
+        self.note(|| Noted::Clock);
         Ok(self.remaining().as_millis().try_into().unwrap_or(u32::MAX))
     }
 }
@@ -73,6 +78,7 @@ impl random::Host for CallState {
     async fn bytes(&mut self, len: u32) -> wasmtime::Result<Vec<u8>> {
         let mut bytes = vec![0; len.min(RANDOM_BYTES) as usize];
         rand::rng().fill_bytes(&mut bytes);
+        self.note(|| Noted::Random(bytes.clone()));
         Ok(bytes)
     }
 }

@@ -4,9 +4,11 @@ use super::fault;
 use crate::plugin::bindings::crawl::provider::faults::{Fault, FaultKind};
 use crate::plugin::bindings::crawl::provider::secrets::Host;
 use crate::plugin::call::CallState;
+use crate::plugin::intercept::Noted;
 
 impl Host for CallState {
     async fn get(&mut self, name: String) -> wasmtime::Result<Result<Vec<u8>, Fault>> {
+        self.note(|| Noted::Secret(name.clone()));
         let grants = self.grants.clone();
         let sent_before = self.progress.begin(format!("secret {name:?}"), false);
         let found = grants.secret(&name).await;

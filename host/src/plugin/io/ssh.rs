@@ -7,7 +7,18 @@ use crate::plugin::call::CallState;
 use crate::plugin::grants::Granted;
 
 impl Host for CallState {
-    async fn exec(&mut self, connection: String, _: Command) -> wasmtime::Result<Result<Output, Fault>> {
+    async fn exec(&mut self, connection: String, command: Command) -> wasmtime::Result<Result<Output, Fault>> {
+        self.watched_exec(connection, command).await
+    }
+}
+
+impl CallState {
+    /// Runs it over the connection.
+    pub(in crate::plugin) async fn exec_now(
+        &mut self,
+        connection: String,
+        _: Command,
+    ) -> wasmtime::Result<Result<Output, Fault>> {
         Ok(Err(match self.grants.connections.get(&connection) {
             Some(Granted::Ssh) => fault(
                 FaultKind::NotConfigured,

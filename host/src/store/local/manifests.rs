@@ -379,7 +379,11 @@ fn put<V>(map: &mut BTreeMap<String, V>, key: String, value: V) -> bool {
     }
 }
 
-fn read_file(path: &Path) -> Result<Vec<Manifest>, String> {
+/// Reads a file of manifests as a standalone operator does.
+///
+/// # Errors
+/// What is wrong with it and what to do; one that holds a Secret and that others may read is refused.
+pub fn read_file(path: &Path) -> Result<Vec<Manifest>, String> {
     use std::os::unix::fs::PermissionsExt;
     let meta = fs::metadata(path).map_err(|e| e.to_string())?;
     if meta.len() > FILE_BYTES {

@@ -4,20 +4,24 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
 
+use async_trait::async_trait;
+
 use crate::model::login::Login;
 use crate::model::manifest::SecretManifest;
 use crate::model::provider::Source;
 use crate::model::secret::SecretBytes;
-use crate::plugin::grants::SecretError;
+use crate::plugin::grants::{SecretError, Secrets};
 use crate::store::LabelledSecret;
 use crate::store::credentials::{FileRoots, login, provider_value};
 
-pub(super) struct SecretFiles {
+/// The Secrets of some manifests, and files below some folders.
+pub struct SecretFiles {
     manifests: RwLock<BTreeMap<String, SecretManifest>>,
     roots: FileRoots,
 }
 
 impl SecretFiles {
+    /// No Secret yet; files may be read below `roots`.
     pub fn new(roots: Vec<PathBuf>) -> Self {
         Self { manifests: RwLock::default(), roots: FileRoots(roots) }
     }
@@ -30,7 +34,11 @@ impl SecretFiles {
         changed
     }
 
-    pub fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
+    /// The present value of a source.
+    ///
+    /// # Errors
+    /// When it is missing, or not for providers.
+    pub fn value(&self, source: &Source) -> Result<SecretBytes, SecretError> {
         match (&source.secret_ref, &source.file) {
             (Some(reference), _) => provider_value(&self.get(&reference.name)?, &reference.key),
             (None, Some(path)) => self.roots.read(Path::new(path)),
@@ -38,11 +46,11 @@ impl SecretFiles {
         }
     }
 
-    pub fn login(&self, name: &str) -> Result<Login, SecretError> {
+    pub(super) fn login(&self, name: &str) -> Result<Login, SecretError> {
         login(&self.get(name)?)
     }
 
-    pub fn labelled(&self, label: &str) -> Vec<LabelledSecret> {
+    pub(super) fn labelled(&self, label: &str) -> Vec<LabelledSecret> {
         let held = self.manifests.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         held.values()
             .filter(|s| s.labels.get(label).is_some_and(|v| v == "true"))
@@ -57,6 +65,13 @@ impl SecretFiles {
                 "Secret {name} does not exist: put a manifest of kind: Secret into the manifest folder, with mode 0600"
             ))
         })
+    }
+}
+
+#[async_trait]
+impl Secrets for SecretFiles {
+    async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
+        self.value(source)
     }
 }
 
@@ -86,10 +101,10 @@ mod tests {
         let secrets = SecretFiles::new(vec![]);
         let all = [mk_secret("good", Some(PROVIDER_SECRET_LABEL)), mk_secret("plain", None)];
         secrets.replace(all.into_iter().map(|s| (s.name.clone(), s)).collect());
-        assert_eq!(secrets.resolve(&mk_ref("good", "token")).unwrap().expose(), b"t0ken");
-        assert!(matches!(secrets.resolve(&mk_ref("plain", "token")), Err(SecretError::Denied(_))));
-        assert!(matches!(secrets.resolve(&mk_ref("good", "other")), Err(SecretError::Missing(_))));
-        assert!(matches!(secrets.resolve(&mk_ref("none", "token")), Err(SecretError::Missing(_))));
+        assert_eq!(secrets.value(&mk_ref("good", "token")).unwrap().expose(), b"t0ken");
+        assert!(matches!(secrets.value(&mk_ref("plain", "token")), Err(SecretError::Denied(_))));
+        assert!(matches!(secrets.value(&mk_ref("good", "other")), Err(SecretError::Missing(_))));
+        assert!(matches!(secrets.value(&mk_ref("none", "token")), Err(SecretError::Missing(_))));
     }
 
     #[test]
@@ -101,8 +116,7 @@ mod tests {
         fs::write(&outside, "o").unwrap();
         std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
         let secrets = SecretFiles::new(vec![inside.clone()]);
-        let read =
-            |path: PathBuf| secrets.resolve(&Source { secret_ref: None, file: Some(path.display().to_string()) });
+        let read = |path: PathBuf| secrets.value(&Source { secret_ref: None, file: Some(path.display().to_string()) });
         assert_eq!(read(inside.join("key")).unwrap().expose(), b"k");
         assert!(matches!(read(outside), Err(SecretError::Denied(_))));
         assert!(matches!(read(inside.join("link")), Err(SecretError::Denied(_))));

@@ -72,6 +72,16 @@ fn a_wish_that_no_entry_fits_lists_what_is_there() {
 }
 
 #[test]
+fn every_wish_that_no_entry_fits_is_named() {
+    let found = refused(&mk_request(|r| {
+        r.location = Some("us".into());
+        r.protocol = "gopher".into();
+    }));
+    let pointers: Vec<_> = found.iter().map(|(pointer, _)| pointer.as_str()).collect();
+    assert_eq!(pointers, ["/location", "/protocol"]);
+}
+
+#[test]
 fn an_entry_that_is_gone_or_moved_is_never_absent() {
     let config = mk_config();
     assert_eq!(placed(&config, &at("a@10.0.0.1:3128")).unwrap().name, "a");

@@ -1,12 +1,17 @@
-//! Derives other contracts from `wit/`, so that no stale copy of it stands anywhere.
+//! Derives other contracts from `wit/`, and a provider that breaks rules from the one that `plugin new` writes, so that
+//! no stale copy of either stands anywhere.
+
+mod rules;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const WIT: &str = "../../wit/provider.wit";
+const TEMPLATE: &str = "../../plugins/template/src";
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed={TEMPLATE}");
     println!("cargo::rerun-if-changed={WIT}");
     let wit = fs::read_to_string(WIT).expect("the contract");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
@@ -24,6 +29,10 @@ fn main() {
     let imported = replace(&wit, "  import random;\n", "  import random;\n  import teleport;\n");
     let teleport = "\n/// What no host has.\ninterface teleport {\n  /// Beams.\n  beam: func() -> string;\n}\n";
     write(&out.join("wit-teleport"), &(imported + teleport));
+
+    let folder = fs::canonicalize(TEMPLATE).expect("the template").display().to_string();
+    let template = fs::read_to_string(format!("{TEMPLATE}/lib.rs")).expect("the template");
+    fs::write(out.join("rulebreaker.rs"), rules::derive(&template, &folder)).expect("the derived provider");
 }
 
 fn replace(wit: &str, from: &str, to: &str) -> String {
