@@ -2,6 +2,7 @@
 
 use proxy_operator::conformance::{self, Outcome};
 use proxy_operator::sandbox_cloud::{self, Options};
+use proxy_operator_tests::authors::sandbox_provider;
 use tokio_util::sync::CancellationToken;
 
 use crate::subject::{failed, not_applicable, subject};
@@ -12,26 +13,7 @@ async fn sandbox_passes_against_a_real_sandbox_cloud() {
     let cloud = sandbox_cloud::bind(options).await.unwrap();
     let (address, handle, stop) = (cloud.local_addr(), cloud.handle(), CancellationToken::new());
     let serving = tokio::spawn(cloud.serve(stop.clone()));
-    let documents = format!(
-        "apiVersion: v1
-kind: Secret
-metadata: {{name: cloud, labels: {{crawl.example.com/provider-secret: 'true'}}}}
-stringData: {{token: token-of-the-cloud}}
----
-apiVersion: crawl.example.com/v1alpha1
-kind: Provider
-metadata: {{name: sandbox}}
-spec:
-  plugin: {{name: sandbox}}
-  connections:
-    cloud:
-      http:
-        baseUrl: http://{address}
-        permit: [loopback]
-        auth: {{bearer: {{secretRef: {{name: cloud, key: token}}}}}}
-  config: {{bootMs: 20}}
-"
-    );
+    let documents = sandbox_provider("sandbox", address, "token-of-the-cloud");
     let report = conformance::run(subject(&documents, None).await, |_| true).await.unwrap();
     assert_eq!(failed(&report), []);
     // Both by what the plugin and its backend are; nothing else may be passed over.

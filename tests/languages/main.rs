@@ -1,6 +1,7 @@
 //! Providers in JavaScript and Python, from what `plugin compile` made of them: a life in the sandbox cloud, and all of the
 //! operator inside 128 MiB.
 
+mod kit;
 mod life;
 mod small_memory;
 

@@ -1,5 +1,6 @@
 //! Crates that `plugin new` wrote, built as an author builds them.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,4 +22,28 @@ pub fn build(krate: &Path) {
     let built = as_author(command.current_dir(krate)).env("PROXY_OPERATOR", operator).output().expect("bash");
     let said = String::from_utf8_lossy(&built.stderr);
     assert!(built.status.success(), "{} does not build:\n{said}", krate.display());
+}
+
+/// Manifests of a Provider of `plugin` for the sandbox cloud at `address`, with its Secret.
+pub fn sandbox_provider(plugin: &str, address: SocketAddr, token: &str) -> String {
+    format!(
+        "apiVersion: v1
+kind: Secret
+metadata: {{name: cloud, labels: {{crawl.example.com/provider-secret: 'true'}}}}
+stringData: {{token: {token}}}
+---
+apiVersion: crawl.example.com/v1alpha1
+kind: Provider
+metadata: {{name: sandbox}}
+spec:
+  plugin: {{name: {plugin}}}
+  connections:
+    cloud:
+      http:
+        baseUrl: http://{address}
+        permit: [loopback]
+        auth: {{bearer: {{secretRef: {{name: cloud, key: token}}}}}}
+  config: {{bootMs: 20}}
+"
+    )
 }

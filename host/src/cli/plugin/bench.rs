@@ -49,10 +49,11 @@ pub(super) struct Refused {
     cause: LoadError,
 }
 
-/// Loads `NAME.wasm`, without a cache.
+/// Loads `NAME.wasm`, without a cache; what `plugin compile` left beside it is taken.
 pub(super) async fn load(file: &Path) -> anyhow::Result<Result<Arc<Loaded>, Refused>> {
     let bytes = read(file)?;
     let runtime = Runtime::new(None).map_err(|e| anyhow::anyhow!("{e:#}"))?;
+    let runtime = runtime.with_precompiled(file.parent().unwrap_or(Path::new(".")));
     let loader = Loader::new(runtime, Arc::new(SystemClock::default())).map_err(|e| anyhow::anyhow!("{e:#}"))?;
     let loaded = Arc::new(loader).load(name_of(file), bytes).await;
     Ok(loaded.map_err(|cause| Refused { file: file.display().to_string(), cause }))
