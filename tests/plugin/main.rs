@@ -12,4 +12,7 @@ mod refusing;
 mod sandbox;
 mod sandbox_faults;
 mod small_plugins;
+mod ssh;
+mod ssh_pool;
+mod ssh_trust;
 mod swapping;

@@ -5,6 +5,7 @@ pub mod bad_plugins;
 pub mod lab;
 pub mod plugins;
 pub mod process;
+pub mod sshd;
 
 use std::path::PathBuf;
 

@@ -3,6 +3,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -262,6 +263,16 @@ pub struct Source {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 2, max = 1024), regex(pattern = r"^/"))]
     pub file: Option<String>,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.secret_ref, &self.file) {
+            (Some(reference), _) => write!(f, "key {:?} of Secret {}", reference.key, reference.name),
+            (None, Some(file)) => write!(f, "file {file}"),
+            (None, None) => f.write_str("neither secretRef nor file"),
+        }
+    }
 }
 
 /// A key of a Secret.
