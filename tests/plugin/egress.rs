@@ -1,4 +1,4 @@
-//! Only what a connection permits is dialled; SSH is refused in words; the environment redirects nothing.
+//! Only what a connection permits is dialled; the environment redirects nothing.
 
 use std::process::Command;
 
@@ -44,23 +44,6 @@ async fn a_name_without_an_address_is_transient() {
     let connection = json!({"http": {"baseUrl": "http://no-such-host.invalid"}});
     let error = failure(Setup::new().connection("cloud", connection), json!({"http": {"method": "PUT"}})).await;
     assert_eq!((&error.kind, error.reason.as_str()), (&ErrorKind::Transient, "DnsFailed"), "{error}");
-}
-
-#[tokio::test]
-async fn ssh_is_refused_in_words() {
-    let source = json!({"secretRef": {"name": "s", "key": "value"}});
-    let host = json!({"ssh": {"host": "kvm.example", "user": "root", "key": source, "knownHosts": source}});
-    let wish = json!({"ssh": {"argv": ["true"]}});
-    let error = failure(Setup::new().connection("host", host.clone()), wish.clone()).await;
-    let expected = (&ErrorKind::ConfigMissing, "ConnectionNotConfigured");
-    assert_eq!((&error.kind, error.reason.as_str()), expected, "{error}");
-    assert!(error.message.contains("\"host\"") && error.message.contains("opens no SSH sessions"), "{error}");
-
-    let error = failure(Setup::new(), wish).await;
-    assert_eq!((&error.kind, error.reason.as_str()), (&ErrorKind::ConfigMissing, "ConnectionNotGranted"), "{error}");
-
-    let error = failure(Setup::new().connection("cloud", host), json!({"http": {}})).await;
-    assert!(error.message.contains("is ssh, not http"), "{error}");
 }
 
 /// Run by the next test, in a process whose environment names a proxy.

@@ -17,5 +17,8 @@ mod sandbox;
 mod sandbox_faults;
 mod small_plugins;
 mod sources;
+mod ssh;
+mod ssh_pool;
+mod ssh_trust;
 mod swapping;
 mod wasi;

@@ -9,6 +9,7 @@ pub mod lab;
 pub mod oci_registry;
 pub mod plugins;
 pub mod process;
+pub mod sshd;
 
 use std::path::PathBuf;
 

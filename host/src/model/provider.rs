@@ -3,6 +3,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -268,6 +269,16 @@ impl Source {
     /// A key of a Secret.
     pub fn secret(name: &str, key: &str) -> Self {
         Self { secret_ref: Some(SecretKeyRef { name: name.into(), key: key.into() }), file: None }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.secret_ref, &self.file) {
+            (Some(reference), _) => write!(f, "key {:?} of Secret {}", reference.key, reference.name),
+            (None, Some(file)) => write!(f, "file {file}"),
+            (None, None) => f.write_str("neither secretRef nor file"),
+        }
     }
 }
 

@@ -69,6 +69,11 @@ impl Progress {
         self.sent_change.fetch_or(change, Ordering::SeqCst)
     }
 
+    /// A change is about to leave.
+    pub fn sent(&self) {
+        self.sent_change.store(true, Ordering::SeqCst);
+    }
+
     /// It ended; whether a change has been sent by now.
     pub fn end(&self, sent_change: bool) {
         self.sent_change.store(sent_change, Ordering::SeqCst);

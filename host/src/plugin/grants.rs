@@ -8,6 +8,7 @@ use async_trait::async_trait;
 
 use super::intercept::Interceptor;
 use super::io::http::Origin;
+use super::io::ssh::Account;
 use crate::model::instance::{ConnectionNeed, Description};
 use crate::model::provider::{HttpAuth, ProviderSpec, Source};
 use crate::model::secret::SecretBytes;
@@ -55,16 +56,16 @@ pub struct ConnectionError {
 }
 
 /// A granted connection, ready for use.
-pub(super) enum Granted {
-    /// SSH; served by no host function yet.
-    Ssh,
-    /// HTTP.
+enum Granted {
+    /// Commands over SSH.
+    Ssh(Arc<Account>),
+    /// Requests over HTTP.
     Http(Box<Origin>),
 }
 
 /// Everything that one Provider grants. One client and one pool per connection, shared by nobody else.
 pub struct Grants {
-    pub(super) connections: BTreeMap<String, Granted>,
+    connections: BTreeMap<String, Granted>,
     secrets: BTreeMap<String, Source>,
     files: Option<PathBuf>,
     resolver: Arc<dyn Secrets>,
@@ -79,12 +80,12 @@ impl Grants {
     pub fn new(spec: &ProviderSpec, resolver: Arc<dyn Secrets>) -> Result<Self, ConnectionError> {
         let mut connections = BTreeMap::new();
         for (name, connection) in &spec.connections {
-            let granted = match &connection.http {
-                Some(http) => Granted::Http(Box::new(
-                    Origin::new(http).map_err(|message| ConnectionError { name: name.clone(), message })?,
-                )),
-                None => Granted::Ssh,
+            let granted = match (&connection.http, &connection.ssh) {
+                (Some(http), None) => Origin::new(http).map(|origin| Granted::Http(Box::new(origin))),
+                (None, Some(ssh)) => Account::new(name, ssh).map(|account| Granted::Ssh(Arc::new(account))),
+                _ => Err("a connection is either ssh or http".into()),
             };
+            let granted = granted.map_err(|message| ConnectionError { name: name.clone(), message })?;
             connections.insert(name.clone(), granted);
         }
         Ok(Self { connections, secrets: spec.secrets.clone(), files: None, resolver, interceptor: None })
@@ -125,7 +126,8 @@ impl Grants {
 
     /// Names of connections of a kind (`ssh` or `http`).
     pub fn names(&self, kind: &str) -> Vec<&str> {
-        let of_kind = |granted: &Granted| matches!((granted, kind), (Granted::Ssh, "ssh") | (Granted::Http(_), "http"));
+        let of_kind =
+            |granted: &Granted| matches!((granted, kind), (Granted::Ssh(_), "ssh") | (Granted::Http(_), "http"));
         self.connections.iter().filter(|(_, granted)| of_kind(granted)).map(|(name, _)| name.as_str()).collect()
     }
 
@@ -150,10 +152,13 @@ impl Grants {
     /// The first that cannot be had.
     pub async fn probe(&self) -> Result<(), SecretError> {
         for granted in self.connections.values() {
-            if let Granted::Http(origin) = granted {
-                for source in origin.sources() {
-                    self.resolver.resolve(source).await?;
+            match granted {
+                Granted::Http(origin) => {
+                    for source in origin.sources() {
+                        self.resolver.resolve(source).await?;
+                    }
                 }
+                Granted::Ssh(account) => account.probe(self).await?,
             }
         }
         for source in self.secrets.values() {
@@ -166,8 +171,9 @@ impl Grants {
     pub async fn credentials(&self) -> Vec<SecretBytes> {
         let mut sources: Vec<&Source> = self.secrets.values().collect();
         for granted in self.connections.values() {
-            if let Granted::Http(origin) = granted {
-                sources.extend(origin.sources());
+            match granted {
+                Granted::Http(origin) => sources.extend(origin.sources()),
+                Granted::Ssh(account) => sources.push(account.key()),
             }
         }
         let mut values = vec![];
@@ -175,6 +181,30 @@ impl Grants {
             values.extend(self.resolver.resolve(source).await.ok());
         }
         values
+    }
+
+    /// The SSH connection of this name, or why there is none.
+    pub(super) fn ssh(&self, name: &str) -> Result<&Arc<Account>, String> {
+        match self.connections.get(name) {
+            Some(Granted::Ssh(account)) => Ok(account),
+            found => Err(self.not_granted(name, found.is_some(), ["ssh", "http"])),
+        }
+    }
+
+    /// The HTTP connection of this name, or why there is none.
+    pub(super) fn http(&self, name: &str) -> Result<&Origin, String> {
+        match self.connections.get(name) {
+            Some(Granted::Http(origin)) => Ok(origin),
+            found => Err(self.not_granted(name, found.is_some(), ["http", "ssh"])),
+        }
+    }
+
+    fn not_granted(&self, name: &str, exists: bool, [wanted, other]: [&str; 2]) -> String {
+        if exists {
+            return format!("connection {name:?} is {other}, not {wanted}");
+        }
+        let names = self.names(wanted).join(", ");
+        format!("the Provider grants no {wanted} connection {name:?}; it grants: {names}")
     }
 
     /// The value of a granted secret; none when no such name is granted.

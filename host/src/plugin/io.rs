@@ -5,7 +5,7 @@ mod address;
 pub(super) mod http;
 mod local;
 mod secrets;
-mod ssh;
+pub(super) mod ssh;
 pub(super) mod wasi;
 
 use super::bindings::crawl::provider::faults::{Fault, FaultKind};

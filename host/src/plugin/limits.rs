@@ -18,6 +18,12 @@ pub const HANDLES: usize = 1024;
 pub const BODY_BYTES: usize = 4 << 20;
 /// Headers of one HTTP request or answer, all together.
 pub const HEADER_BYTES: usize = 64 << 10;
+/// Standard input of one command over SSH.
+pub const STDIN_BYTES: usize = 4 << 20;
+/// What is kept of standard output of one command over SSH, and of standard error.
+pub const OUTPUT_BYTES: usize = 1 << 20;
+/// One command over SSH, whatever the guest wishes.
+pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 /// One log record.
 pub const LOG_BYTES: usize = 8 << 10;
 /// Log records of one call.

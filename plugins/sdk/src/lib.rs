@@ -52,11 +52,11 @@ mod provider;
 pub mod random;
 pub mod secrets;
 mod shapes;
+pub mod ssh;
 pub mod testing;
 pub mod time;
 
 pub use bindings::crawl::provider::faults::{Fault, FaultKind};
-pub use bindings::crawl::provider::ssh;
 pub use bindings::crawl::provider::types::*;
 pub use config::{parse_config, parse_parameters};
 pub use name::instance_name;

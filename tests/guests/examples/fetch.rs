@@ -1,8 +1,7 @@
-//! Its `get` does the one I/O call that its config describes, and tells what came of it in the instance's message:
+//! Its `get` sends the one request that its config describes, and tells what came of it in the instance's message:
 //!
-//! - `{"http": {"connection", "method", "path", "headers": {NAME: VALUE}, "body": BYTES, "timeoutMs"}}`: the answer's
-//!   status, headers by name, and body, as JSON. `body` is a number: that many bytes are sent.
-//! - `{"ssh": {"connection", "argv"}}`
+//! `{"http": {"connection", "method", "path", "headers": {NAME: VALUE}, "body": BYTES, "timeoutMs"}}`: the answer's status,
+//! headers by name, and body, as JSON. `body` is a number: that many bytes are sent.
 
 use crawl_provider_sdk::bindings::crawl::provider::http as host;
 use crawl_provider_sdk::*;
@@ -16,10 +15,7 @@ impl Fixture for Fetch {
 
     fn get(config: &str, identity: &Identity) -> Result<Presence, Error> {
         let config: Value = parse_config(config)?;
-        let told = match config.get("ssh") {
-            Some(ssh) => exec(ssh)?,
-            None => send(&config["http"])?,
-        };
+        let told = send(&config["http"])?;
         let mut found = instance(Self::NAME, identity);
         found.message = Some(told);
         Ok(Presence::Present(found))
@@ -43,14 +39,6 @@ fn send(wish: &Value) -> Result<String, Error> {
         answer.headers.into_iter().map(|(name, value)| (name, String::from_utf8_lossy(&value).into())).collect();
     let body = String::from_utf8_lossy(&answer.body).into_owned();
     Ok(json!({"status": answer.status, "headers": headers, "body": body}).to_string())
-}
-
-fn exec(wish: &Value) -> Result<String, Error> {
-    let argv = wish["argv"].as_array().into_iter().flatten().map(|word| text(word, "")).collect();
-    let command = ssh::Command { argv, stdin: vec![], timeout_ms: 1000, max_output: 1000 };
-    let output =
-        ssh::exec(&text(&wish["connection"], "host"), &command).map_err(|fault| Error::from_fault(&fault, true))?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn text(value: &Value, default: &str) -> String {

@@ -55,26 +55,28 @@ impl Guard {
         }
         Ok(())
     }
+
+    /// The addresses of a host, all of which may be dialled.
+    pub async fn dialable(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, GuardError> {
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port))
+            .await
+            .map_err(|e| GuardError::Dns(format!("{host} does not resolve: {e}")))?
+            .collect();
+        if found.is_empty() {
+            return Err(GuardError::Dns(format!("{host} has no address")));
+        }
+        // One refused address refuses the name: an attacker's answer mixes a good one in.
+        for address in &found {
+            self.check(host, address.ip())?;
+        }
+        Ok(found)
+    }
 }
 
 impl Resolve for Guard {
     fn resolve(&self, name: Name) -> Resolving {
         let guard = self.clone();
-        Box::pin(async move {
-            let host = name.as_str().to_owned();
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((host.as_str(), 0))
-                .await
-                .map_err(|e| GuardError::Dns(format!("{host} does not resolve: {e}")))?
-                .collect();
-            if found.is_empty() {
-                return Err(GuardError::Dns(format!("{host} has no address")).into());
-            }
-            // One refused address refuses the name: an attacker's answer mixes a good one in.
-            for address in &found {
-                guard.check(&host, address.ip())?;
-            }
-            Ok(Box::new(found.into_iter()) as Addrs)
-        })
+        Box::pin(async move { Ok(Box::new(guard.dialable(name.as_str(), 0).await?.into_iter()) as Addrs) })
     }
 }
 

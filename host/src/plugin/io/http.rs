@@ -18,7 +18,7 @@ use crate::model::secret::SecretBytes;
 use crate::plugin::bindings::crawl::provider::faults::{Fault, FaultKind};
 use crate::plugin::bindings::crawl::provider::http::{Host, HttpRequest, HttpResponse};
 use crate::plugin::call::CallState;
-use crate::plugin::grants::{Granted, Grants, auth_sources};
+use crate::plugin::grants::{Grants, auth_sources};
 use crate::plugin::limits::{BODY_BYTES, HEADER_BYTES};
 
 /// What may stand unencoded in a path segment (RFC 3986 `pchar`), and the slash between segments.
@@ -226,23 +226,9 @@ impl CallState {
         request: HttpRequest,
     ) -> wasmtime::Result<Result<HttpResponse, Fault>> {
         let grants = self.grants.clone();
-        let origin = match grants.connections.get(&connection) {
-            Some(Granted::Http(origin)) => origin,
-            Some(Granted::Ssh) => {
-                return Ok(Err(fault(
-                    FaultKind::UnknownConnection,
-                    false,
-                    format!("connection {connection:?} is ssh, not http"),
-                )));
-            }
-            None => {
-                let names = grants.names("http").join(", ");
-                return Ok(Err(fault(
-                    FaultKind::UnknownConnection,
-                    false,
-                    format!("the Provider grants no connection {connection:?}; it grants: {names}"),
-                )));
-            }
+        let origin = match grants.http(&connection) {
+            Ok(origin) => origin,
+            Err(why) => return Ok(Err(fault(FaultKind::UnknownConnection, false, why))),
         };
         // Not bounded by the rest of the call: the call's own deadline strikes then, and says so. Bounded, the two would
         // race, and a guest that is told so late has no time left to make anything of it.
