@@ -24,7 +24,7 @@ macro_rules! files {
 const SDK: &[(&str, &str)] = files!("plugins/sdk":
     "Cargo.toml" "src/bindings.rs" "src/config.rs" "src/error.rs" "src/fault.rs" "src/http.rs" "src/http/answer.rs"
     "src/lib.rs" "src/log.rs" "src/name.rs" "src/panic.rs" "src/provider.rs" "src/random.rs" "src/secrets.rs"
-    "src/shapes.rs" "src/testing.rs" "src/time.rs");
+    "src/shapes.rs" "src/ssh.rs" "src/testing.rs" "src/time.rs");
 
 const TEMPLATE: &[(&str, &str)] = files!("plugins/template":
     "Cargo.lock.in" "Cargo.toml.in" "README.md" "build.sh" "gitignore" "provider.yaml" "src/config.schema.json" "src/lib.rs"
