@@ -3,3 +3,4 @@
 mod crds;
 mod lab;
 mod main_job;
+mod tokens;

@@ -16,3 +16,5 @@ mod ssh;
 mod ssh_pool;
 mod ssh_trust;
 mod swapping;
+mod tokens;
+mod trust;

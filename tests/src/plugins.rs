@@ -170,8 +170,13 @@ impl Setup {
 
     /// The same with a plugin that is loaded already.
     pub fn bind(&self, plugin: Arc<Loaded>) -> Handle {
+        self.bind_to(plugin, Arc::new(self.vault.clone()))
+    }
+
+    /// The same with credentials from there instead of the vault.
+    pub fn bind_to(&self, plugin: Arc<Loaded>, secrets: Arc<dyn Secrets>) -> Handle {
         let spec = self.spec();
-        let grants = Grants::new(&spec, Arc::new(self.vault.clone())).unwrap_or_else(|e| panic!("{e}"));
+        let grants = Grants::new(&spec, secrets).unwrap_or_else(|e| panic!("{e}"));
         let config: &Map<_, _> = &spec.config;
         Handle::new(plugin, "provider-1", Arc::new(grants), config, &spec.limits, INSTALLATION, &self.shared)
     }
