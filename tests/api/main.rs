@@ -4,4 +4,5 @@ mod crds;
 mod logins;
 mod main_job;
 mod plugins;
+mod tokens;
 mod wrong_objects;

@@ -21,4 +21,6 @@ mod ssh;
 mod ssh_pool;
 mod ssh_trust;
 mod swapping;
+mod tokens;
+mod trust;
 mod wasi;

@@ -162,6 +162,11 @@ impl ApiServer {
         self.token.clone()
     }
 
+    /// Its certificate, and that of the authority that it made for itself, in PEM.
+    pub fn certificates(&self) -> String {
+        fs::read_to_string(self.dir.path().join("certs/apiserver.crt")).unwrap()
+    }
+
     /// Runs kubectl, with this on its standard input.
     pub fn kubectl(&self, args: &[&str], input: Option<&str>) -> Output {
         use std::io::Write;

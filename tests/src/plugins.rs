@@ -192,8 +192,13 @@ impl Setup {
 
     /// The same with a plugin that is loaded already.
     pub fn bind(&self, plugin: Arc<Loaded>) -> Handle {
+        self.bind_to(plugin, Arc::new(self.vault.clone()))
+    }
+
+    /// The same with credentials from there instead of the vault.
+    pub fn bind_to(&self, plugin: Arc<Loaded>, secrets: Arc<dyn Secrets>) -> Handle {
         let spec = self.spec();
-        let grants = Grants::new(&spec, Arc::new(self.vault.clone())).unwrap_or_else(|e| panic!("{e}"));
+        let grants = Grants::new(&spec, secrets).unwrap_or_else(|e| panic!("{e}"));
         let grants = match &self.files {
             Some(folder) => grants.with_files(folder.clone()),
             None => grants,

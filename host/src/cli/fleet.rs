@@ -36,7 +36,7 @@ pub(super) enum Place {
     /// In a folder of manifests; credentials also in files below the folders of `secret_files`.
     Standalone { manifests: PathBuf, secret_files: Vec<PathBuf> },
     /// In the API server; the operator's own namespace.
-    Kubernetes { client: kube::Client, namespace: String },
+    Kubernetes { config: Box<kube::Config>, namespace: String },
 }
 
 /// What an operator is started with.
@@ -120,8 +120,8 @@ impl Fleet {
                 until(Box::pin(store.clone().watch_manifests()));
                 store
             }
-            Place::Kubernetes { client, namespace } => {
-                let store = KubeStore::connect(client, &namespace).await?;
+            Place::Kubernetes { config, namespace } => {
+                let store = KubeStore::connect(*config, &namespace).await?;
                 store.load_plugins(&registry).await?;
                 until(Box::pin(store.clone().watch_plugins(registry.clone())));
                 until(Box::pin(store.clone().watch()));

@@ -56,7 +56,7 @@ pub(super) struct RunArgs {
 pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     let place = match args.manifests {
         Some(manifests) => Place::Standalone { manifests, secret_files: args.secret_files },
-        None => Place::Kubernetes { client: client(args.kubeconfig).await?, namespace: args.namespace },
+        None => Place::Kubernetes { config: Box::new(cluster(args.kubeconfig).await?), namespace: args.namespace },
     };
     let fleet = Fleet::start(Settings {
         place,
@@ -81,16 +81,15 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A client of the API server that the kubeconfig names, or of the cluster that this is a pod of.
-async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Client> {
-    let config = match kubeconfig {
+/// How to reach the API server that the kubeconfig names, or that of the cluster that this is a pod of.
+async fn cluster(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
+    match kubeconfig {
         Some(path) => {
             let read = Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
+            Ok(kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?)
         }
         None => kube::Config::infer()
             .await
-            .context("no cluster is configured: give --kubeconfig, or --standalone with --manifests")?,
-    };
-    Ok(kube::Client::try_from(config)?)
+            .context("no cluster is configured: give --kubeconfig, or --standalone with --manifests"),
+    }
 }

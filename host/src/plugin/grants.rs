@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -10,7 +11,7 @@ use super::intercept::Interceptor;
 use super::io::http::Origin;
 use super::io::ssh::Account;
 use crate::model::instance::{ConnectionNeed, Description};
-use crate::model::provider::{HttpAuth, ProviderSpec, Source};
+use crate::model::provider::{ProviderSpec, Source};
 use crate::model::secret::SecretBytes;
 
 /// Where credentials come from; implemented by `store/`.
@@ -18,6 +19,52 @@ use crate::model::secret::SecretBytes;
 pub trait Secrets: Send + Sync + 'static {
     /// The present value of a source. Called for each use, so that a rotated one is picked up.
     async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError>;
+
+    /// The cluster that the operator serves; none standalone.
+    fn cluster(&self) -> Option<&dyn Cluster> {
+        None
+    }
+}
+
+/// The cluster that the operator serves; implemented by `store/`.
+#[async_trait]
+pub trait Cluster: Send + Sync {
+    /// Its API server.
+    fn api_server(&self) -> &ApiServer;
+
+    /// A new token of a service account of the operator's namespace.
+    async fn token(&self, service_account: &str) -> Result<Token, TokenError>;
+}
+
+/// How the operator itself reaches the API server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApiServer {
+    /// Its URL.
+    pub url: String,
+    /// Its certificate authorities, in PEM; none: the public ones.
+    pub ca: Option<Vec<u8>>,
+    /// Whether its certificate is not checked, because the operator's kubeconfig says so.
+    pub insecure: bool,
+}
+
+/// A token, and for how long it is good.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// The token.
+    pub value: SecretBytes,
+    /// From now on.
+    pub lifetime: Duration,
+}
+
+/// Why there is no token. The text says what to do, and holds no credential.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// Asking again changes nothing until somebody acts.
+    #[error("{0}")]
+    Refused(String),
+    /// It could not be asked for just now.
+    #[error("{0}")]
+    Unavailable(String),
 }
 
 /// Why a credential cannot be had. The text names the Secret or file and the remedy, never a value.
@@ -63,6 +110,16 @@ enum Granted {
     Http(Box<Origin>),
 }
 
+/// No secret at all.
+pub(super) struct Nothing;
+
+#[async_trait]
+impl Secrets for Nothing {
+    async fn resolve(&self, _: &Source) -> Result<SecretBytes, SecretError> {
+        Err(SecretError::Missing("no secret is granted".into()))
+    }
+}
+
 /// Everything that one Provider grants. One client and one pool per connection, shared by nobody else.
 pub struct Grants {
     connections: BTreeMap<String, Granted>,
@@ -81,7 +138,9 @@ impl Grants {
         let mut connections = BTreeMap::new();
         for (name, connection) in &spec.connections {
             let granted = match (&connection.http, &connection.ssh) {
-                (Some(http), None) => Origin::new(http).map(|origin| Granted::Http(Box::new(origin))),
+                (Some(http), None) => {
+                    Origin::new(http, resolver.as_ref()).map(|origin| Granted::Http(Box::new(origin)))
+                }
                 (None, Some(ssh)) => Account::new(name, ssh).map(|account| Granted::Ssh(Arc::new(account))),
                 _ => Err("a connection is either ssh or http".into()),
             };
@@ -108,13 +167,6 @@ impl Grants {
 
     /// No connection and no secret, for `describe`.
     pub(super) fn none() -> Self {
-        struct Nothing;
-        #[async_trait]
-        impl Secrets for Nothing {
-            async fn resolve(&self, _: &Source) -> Result<SecretBytes, SecretError> {
-                Err(SecretError::Missing("no secret is granted".into()))
-            }
-        }
         Self {
             connections: BTreeMap::new(),
             secrets: BTreeMap::new(),
@@ -153,11 +205,7 @@ impl Grants {
     pub async fn probe(&self) -> Result<(), SecretError> {
         for granted in self.connections.values() {
             match granted {
-                Granted::Http(origin) => {
-                    for source in origin.sources() {
-                        self.resolver.resolve(source).await?;
-                    }
-                }
+                Granted::Http(origin) => origin.probe(self).await?,
                 Granted::Ssh(account) => account.probe(self).await?,
             }
         }
@@ -172,7 +220,7 @@ impl Grants {
         let mut sources: Vec<&Source> = self.secrets.values().collect();
         for granted in self.connections.values() {
             match granted {
-                Granted::Http(origin) => sources.extend(origin.sources()),
+                Granted::Http(origin) => sources.extend(origin.source()),
                 Granted::Ssh(account) => sources.push(account.key()),
             }
         }
@@ -215,17 +263,12 @@ impl Grants {
         }
     }
 
+    /// The cluster that the operator serves.
+    pub(super) fn cluster(&self) -> Option<&dyn Cluster> {
+        self.resolver.cluster()
+    }
+
     pub(super) async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
         self.resolver.resolve(source).await
     }
-}
-
-/// The sources of an `auth` block.
-pub(super) fn auth_sources(auth: &HttpAuth) -> Vec<&Source> {
-    let mut sources: Vec<&Source> = Vec::new();
-    sources.extend(auth.bearer.as_ref());
-    sources.extend(auth.basic.as_ref().map(|b| &b.password));
-    sources.extend(auth.header.as_ref().map(|h| &h.value));
-    sources.extend(auth.google_service_account.as_ref().map(|g| &g.key));
-    sources
 }

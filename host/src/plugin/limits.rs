@@ -18,6 +18,8 @@ pub const HANDLES: usize = 1024;
 pub const BODY_BYTES: usize = 4 << 20;
 /// Headers of one HTTP request or answer, all together.
 pub const HEADER_BYTES: usize = 64 << 10;
+/// Headers of one HTTP request or answer, in number.
+pub const HEADER_COUNT: usize = 100;
 /// Standard input of one command over SSH.
 pub const STDIN_BYTES: usize = 4 << 20;
 /// What is kept of standard output of one command over SSH, and of standard error.

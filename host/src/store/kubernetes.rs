@@ -4,6 +4,7 @@ mod cache;
 mod events;
 mod plugins;
 mod secrets;
+mod tokens;
 
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +25,7 @@ use crate::model::naming::ProxyKey;
 use crate::model::provider::{Provider, ProviderStatus, Source};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
 use crate::model::secret::SecretBytes;
-use crate::plugin::grants::{SecretError, Secrets};
+use crate::plugin::grants::{ApiServer, Cluster, SecretError, Secrets};
 
 /// The store of an operator in Kubernetes.
 pub struct KubeStore {
@@ -37,6 +38,7 @@ pub struct KubeStore {
     secrets: KubeSecrets,
     events: Events,
     login_keys: Mutex<Vec<LoginKey>>,
+    api_server: ApiServer,
     changes: broadcast::Sender<Change>,
 }
 
@@ -45,7 +47,9 @@ impl KubeStore {
     ///
     /// # Errors
     /// When the API server does not answer, or refuses.
-    pub async fn connect(client: Client, namespace: &str) -> Result<Arc<Self>, StoreError> {
+    pub async fn connect(config: kube::Config, namespace: &str) -> Result<Arc<Self>, StoreError> {
+        let api_server = tokens::api_server(&config);
+        let client = Client::try_from(config).map_err(|e| StoreError::Unavailable(e.to_string()))?;
         let system: Api<Namespace> = Api::all(client.clone());
         let installation = system.get("kube-system").await.map_err(|e| store_error("Namespace kube-system", e))?.uid();
         let secrets = KubeSecrets::new(client.clone(), namespace);
@@ -60,6 +64,7 @@ impl KubeStore {
             plugins: plugins::Seen::default(),
             secrets,
             login_keys: Mutex::new(login_keys),
+            api_server,
             client,
             changes,
         });
@@ -100,6 +105,10 @@ fn store_error(what: &str, error: kube::Error) -> StoreError {
 impl Secrets for KubeStore {
     async fn resolve(&self, source: &Source) -> Result<SecretBytes, SecretError> {
         self.secrets.resolve(source).await
+    }
+
+    fn cluster(&self) -> Option<&dyn Cluster> {
+        Some(self)
     }
 }
 
