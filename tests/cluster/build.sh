@@ -3,7 +3,7 @@
 #
 # kube-apiserver, etcd, kubectl and an OCI registry come from their Go modules, whose versions and digests go.mod and go.sum
 # pin. They are kept in the cache, keyed by those files and Go's version; OUTDIR gets links. The first three are taken from
-# KUBEBUILDER_ASSETS where that is set. Without Go it says so, and the tests that need them skip.
+# KUBEBUILDER_ASSETS where that is set. Without Go it says so, and the tests that need them skip. sshd comes from Debian.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -46,3 +46,15 @@ program etcd etcd go.etcd.io/etcd/server/v3 ""
 program kube-apiserver kubernetes k8s.io/kubernetes/cmd/kube-apiserver "$stamp"
 program kubectl kubernetes k8s.io/kubernetes/cmd/kubectl "$stamp"
 program registry registry github.com/distribution/distribution/v3/cmd/registry ""
+
+# Debian starts a service that it installs; the tests start servers of their own, and nobody asked for one on port 22.
+install_sshd() {
+    local policy=/usr/sbin/policy-rc.d ours=
+    say "apt-get install openssh-server, whose service is not started"
+    [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy && ours=1; }
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -qy --no-install-recommends openssh-server >&2 </dev/null ||
+        { apt-get update -q >&2 && apt-get install -qy --no-install-recommends openssh-server >&2 </dev/null; } || true
+    [ -z "$ours" ] || rm -f $policy
+}
+if ! [ -x /usr/sbin/sshd ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then install_sshd; fi
