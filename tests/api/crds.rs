@@ -2,7 +2,7 @@
 
 use proxy_operator::model::manifest::{crds, parse};
 use proxy_operator_tests::apiserver::{ApiServer, manifests};
-use proxy_operator_tests::root;
+use proxy_operator_tests::{examples, root};
 use serde_json::Value;
 
 const PROXY: &str = "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {name: a, namespace: default}\nspec: {provider: demo}\n";
@@ -116,5 +116,8 @@ fn the_samples_are_accepted() {
     for (file, text) in manifests(&root().join("deploy/samples/standalone")) {
         api.run(&["apply", "-f", "-"], Some(&text));
         parse(&text).unwrap_or_else(|e| panic!("{file}: {e}"));
+    }
+    for example in examples("connections.md") {
+        api.run(&["apply", "--dry-run=server", "-f", "-"], Some(&example));
     }
 }

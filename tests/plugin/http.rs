@@ -154,6 +154,18 @@ async fn bodies_over_the_limit_are_too_large_both_ways() {
 }
 
 #[tokio::test]
+async fn too_many_headers_are_too_large_both_ways() {
+    let server = answering(|| Reply::Answer(200, (0..99).map(|at| ("x-many", at.to_string())).collect(), vec![])).await;
+    let setup = || Setup::new().http("cloud", server.address);
+    let headers: serde_json::Map<_, _> = (0..101).map(|at| (format!("x-{at}"), json!("y"))).collect();
+    let error = refused(&server, setup(), json!({"headers": headers})).await;
+    assert_eq!((&error.kind, error.reason.as_str()), (&ErrorKind::Internal, "TooLarge"), "{error}");
+    // With those that the server adds itself it is over a hundred.
+    let error = fetch(setup(), json!({})).await.expect_err("too many headers");
+    assert_eq!((&error.kind, error.reason.as_str()), (&ErrorKind::Internal, "TooLarge"), "{error}");
+}
+
+#[tokio::test]
 async fn a_missing_credential_is_told_and_nothing_is_sent_without_it() {
     let server = answering(|| Reply::status(200)).await;
     let http = json!({"baseUrl": format!("http://{}", server.address), "permit": ["loopback"],
@@ -180,7 +192,7 @@ async fn a_lost_answer_is_transient_for_a_question_and_unknown_for_a_change() {
 async fn nonsense_instead_of_an_answer_is_transient() {
     let server = answering(|| Reply::Raw(b"SSH-2.0-OpenSSH_9.9\r\n".to_vec())).await;
     let error = fetch(Setup::new().http("cloud", server.address), json!({})).await.expect_err("that is not HTTP");
-    assert_eq!(error.kind, ErrorKind::Transient, "{error}");
+    assert_eq!((&error.kind, error.reason.as_str()), (&ErrorKind::Transient, "ProtocolError"), "{error}");
 }
 
 #[tokio::test]

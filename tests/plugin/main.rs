@@ -1,6 +1,7 @@
 //! The plugin host with real guests: good, bad and hostile ones. A file per behaviour.
 
 mod caching;
+mod connections;
 mod deadlines;
 mod dropping;
 mod egress;

@@ -93,6 +93,39 @@ async fn a_lost_connection_is_made_anew_for_the_next_command() {
     assert_eq!(told(&handle).await["status"], 0);
 }
 
+/// A firewall that forgot the connection, a machine that was switched off: nothing breaks, and nothing comes back.
+#[tokio::test]
+async fn a_connection_that_is_silent_is_replaced() {
+    let Some(server) = Sshd::start() else { return };
+    let handle = handle_of(server.setup().call_timeout(60), json!([{"argv": ["true"]}])).await;
+    assert_eq!(told(&handle).await["status"], 0);
+    server.freeze_connections();
+    assert_eq!(told(&handle).await["status"], 0);
+    assert_eq!(server.logins(), 2);
+}
+
+#[tokio::test]
+async fn a_slow_server_is_connected_to_although_each_call_waits_shorter() {
+    // Its greeting comes after a second, through a relay that holds it back.
+    let Some(server) = Sshd::start() else { return };
+    let relay = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (port, to) = (relay.local_addr().expect("its address").port(), server.port);
+    let _relaying = AbortOnDropHandle::new(tokio::spawn(async move {
+        let (mut client, _) = relay.accept().await.expect("a client");
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let mut server = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.expect("sshd");
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+    }));
+    let mut connection = server.connection();
+    connection["ssh"]["port"] = port.into();
+    let setup = server.setup().connection("host", connection);
+    setup.vault.set("known-hosts", &server.pin("ed25519").replace(&to.to_string(), &port.to_string()));
+    let handle = handle_of(setup, json!([{"argv": ["true"], "timeoutMs": 300}])).await;
+    assert_eq!(told(&handle).await["fault"], "FaultKind::TimedOut");
+    eventually("one of them runs", async || told(&handle).await["status"] == 0).await;
+    assert_eq!(server.logins(), 1);
+}
+
 #[tokio::test]
 async fn a_connection_lost_in_mid_command_is_a_fault_and_the_command_is_not_repeated() {
     let Some(server) = Sshd::start() else { return };

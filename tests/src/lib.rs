@@ -24,3 +24,12 @@ pub fn binary() -> PathBuf {
     assert!(path.exists(), "{} is missing: run the suites with tests/run", path.display());
     path
 }
+
+/// The YAML examples of a page of `docs/`.
+pub fn examples(page: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(root().join("docs").join(page)).unwrap_or_else(|e| panic!("{page}: {e}"));
+    let blocks = text.split("\n```yaml\n").skip(1);
+    let all: Vec<_> = blocks.filter_map(|rest| rest.split("\n```").next()).map(str::to_owned).collect();
+    assert!(!all.is_empty(), "{page} has no example");
+    all
+}

@@ -177,7 +177,7 @@ impl Sshd {
             let all = descendants(child.id());
             let _ = child.kill();
             let _ = child.wait();
-            kill(&all);
+            signal("-KILL", &all);
         }
     }
 
@@ -195,7 +195,12 @@ impl Sshd {
 
     /// Breaks all its connections; it goes on listening.
     pub fn break_connections(&self) {
-        kill(&descendants(self.child.as_ref().unwrap().id()));
+        signal("-KILL", &descendants(self.child.as_ref().unwrap().id()));
+    }
+
+    /// Stops all its connections where they are: they stay open, and nobody answers. It goes on listening.
+    pub fn freeze_connections(&self) {
+        signal("-STOP", &descendants(self.child.as_ref().unwrap().id()));
     }
 
     /// Replaces the keys that may log in.
@@ -278,9 +283,9 @@ fn descendants(of: u32) -> Vec<u32> {
     all
 }
 
-fn kill(ids: &[u32]) {
+fn signal(name: &str, ids: &[u32]) {
     if !ids.is_empty() {
         // One that ended by itself meanwhile is as good.
-        let _ = Command::new("kill").arg("-KILL").args(ids.iter().map(u32::to_string)).stderr(Stdio::null()).status();
+        let _ = Command::new("kill").arg(name).args(ids.iter().map(u32::to_string)).stderr(Stdio::null()).status();
     }
 }

@@ -61,3 +61,28 @@ impl FileRoots {
             .map_err(|e| SecretError::Unreadable(format!("file {}: {e}", path.display())))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// As the kubelet renews a mounted Secret: another folder, and a link to it that is replaced at once.
+    #[test]
+    fn a_mounted_file_that_is_rotated_is_read_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, at) = (dir.path(), |name: &str| dir.path().join(name));
+        for (folder, value) in [("..1", "old"), ("..2", "new")] {
+            fs::create_dir(at(folder)).unwrap();
+            fs::write(at(folder).join("key"), value).unwrap();
+        }
+        symlink("..1", at("..data")).unwrap();
+        symlink("..data/key", at("key")).unwrap();
+        let roots = FileRoots(vec![root.into()]);
+        assert_eq!(roots.read(&at("key")).unwrap().expose(), b"old");
+        symlink("..2", at("..data_tmp")).unwrap();
+        fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        assert_eq!(roots.read(&at("key")).unwrap().expose(), b"new");
+    }
+}

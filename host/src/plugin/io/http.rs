@@ -165,6 +165,10 @@ fn classify(error: &reqwest::Error, sent: &mut bool) -> Fault {
             let remedy = "is it the right server, and does http.ca hold its certificate authority?";
             return fault(FaultKind::Tls, false, format!("TLS failed: {inner}; {remedy}"));
         }
+        if let Some(error) = inner.downcast_ref::<hyper::Error>().filter(|error| error.is_parse()) {
+            let kind = if error.is_parse_too_large() { FaultKind::TooLarge } else { FaultKind::Protocol };
+            return fault(kind, *sent, format!("the answer cannot be read: {error}"));
+        }
         deepest = inner.to_string();
         source = inner.source();
     }

@@ -37,6 +37,7 @@ pub(in crate::plugin) struct Account {
 }
 
 /// What a connection is made with, as it is now.
+#[derive(Clone)]
 struct Material {
     key: ClientKey,
     known_hosts: String,

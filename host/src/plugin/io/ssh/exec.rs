@@ -129,7 +129,7 @@ impl Run {
                 Try::Dropped => return finish(&self.account, slot, left).await,
                 Try::Lost => {
                     lost += 1;
-                    self.account.pool.retire(&slot.connection).await;
+                    self.account.pool.retire(&slot.connection);
                     if lost == TRIES {
                         let why = slot.connection.lost.why();
                         let what = format!("the connection was lost {TRIES} times before the command was sent: {why}");
@@ -299,7 +299,7 @@ async fn finish(account: &Account, slot: Slot, left: Left) {
         Left::Running(mut read, write) => end(&mut read, &write).await,
     };
     if !closed {
-        account.pool.retire(&slot.connection).await;
+        account.pool.retire(&slot.connection);
     }
 }
 

@@ -35,7 +35,7 @@ fn mk_key() -> PrivateKey {
 }
 
 /// A server for one client; its end is the end of the connection.
-async fn mk_server() -> (Account, Material, tokio::task::JoinHandle<()>) {
+async fn mk_server() -> (Arc<Account>, Material, tokio::task::JoinHandle<()>) {
     let (host_key, client_key) = (mk_key(), mk_key());
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("its address").port();
@@ -59,10 +59,10 @@ async fn mk_server() -> (Account, Material, tokio::task::JoinHandle<()>) {
     let text = client_key.to_openssh(LineEnding::LF).expect("a private key").to_string();
     let key = ClientKey::parse(&text.into()).expect("a good key");
     let account = Account::new("home1", &spec).expect("a good connection");
-    (account, Material { key, known_hosts, digest: [0; 32] }, serving)
+    (Arc::new(account), Material { key, known_hosts, digest: [0; 32] }, serving)
 }
 
-async fn slot(account: &Account, material: &Material) -> Slot {
+async fn slot(account: &Arc<Account>, material: &Material) -> Slot {
     let until = Instant::now() + Duration::from_secs(30);
     account.pool.slot(account, material, until).await.unwrap_or_else(|fault| panic!("{}", fault.message))
 }
