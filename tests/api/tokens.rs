@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "proxy-operator";
 
-/// The store, which trusts the API server's own authority alone.
-async fn store(api: &ApiServer) -> Arc<KubeStore> {
+/// The store, which trusts the API server's own authority alone; as its administrator, or as another user.
+async fn store(api: &ApiServer, user: Option<&str>) -> Arc<KubeStore> {
     let kubeconfig = Kubeconfig::read_from(api.kubeconfig()).unwrap();
     let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
     config.accept_invalid_certs = false;
+    config.auth_info.impersonate = user.map(Into::into);
     let pem = api.certificates();
     config.root_cert = Some(CertificateDer::pem_slice_iter(pem.as_bytes()).map(|der| der.unwrap().to_vec()).collect());
     KubeStore::connect(config, NAMESPACE).await.unwrap()
@@ -37,7 +38,7 @@ async fn a_request_to_the_api_server_comes_from_the_named_account() {
     let binding = format!("--serviceaccount={NAMESPACE}:proxy-pods");
     api.run(&["create", "rolebinding", "pods", "--role=pods", &binding, "-n", NAMESPACE], None);
     let setup = || Setup::new().connection("cluster", connection("proxy-pods"));
-    let store = store(&api).await;
+    let store = store(&api, None).await;
     let fetch = async |path: &str, method: &str| -> Value {
         let setup = setup().config(json!({"http": {"connection": "cluster", "path": path, "method": method}}));
         let handle = setup.bind_to(loaded("fetch").await, store.clone());
@@ -68,4 +69,24 @@ async fn a_request_to_the_api_server_comes_from_the_named_account() {
     api.run(&["create", "serviceaccount", "nobody", "-n", NAMESPACE], None);
     soon("a probe", handle.grants().probe()).await.unwrap();
     assert!(store.cluster().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_may_ask_for_no_token_says_what_to_grant() {
+    let Some(api) = ApiServer::start() else { return };
+    api.apply_crds();
+    api.run(&["create", "namespace", NAMESPACE], None);
+    api.run(&["create", "serviceaccount", "proxy-pods", "-n", NAMESPACE], None);
+    api.run(&["create", "clusterrole", "reader", "--verb=get,list,watch", "--resource=*.*"], None);
+    api.run(&["create", "clusterrolebinding", "reader", "--clusterrole=reader", "--user=operator"], None);
+    // Makes the operator's own key, which a reader may not.
+    drop(store(&api, None).await);
+    let store = store(&api, Some("operator")).await;
+    let refused = store.token("proxy-pods").await.expect_err("it may not").to_string();
+    let advice = refused.split("kubectl ").nth(1).and_then(|rest| rest.split(", and bind").next()).expect("an advice");
+    let advice: Vec<&str> = advice.split_whitespace().collect();
+    api.run(&advice, None);
+    let role = format!("--role={}", advice[2]);
+    api.run(&["create", "rolebinding", "tokens", &role, "--user=operator", "-n", NAMESPACE], None);
+    store.token("proxy-pods").await.unwrap_or_else(|e| panic!("what {advice:?} grants is not enough: {e}"));
 }
