@@ -1,33 +1,43 @@
 //! A scripted host answers commands, and no session is opened.
 
 use proxy_operator::conformance;
+use proxy_operator_tests::sshd::client_key;
 
 use crate::subject::{failed, subject};
 
-/// The guest's `get` runs one command; its state goes with what the command says.
-const DOCUMENTS: &str = "
+/// The guest's `get` runs one command, and tells what it said. The key is a good one, though no session is opened with it.
+fn documents() -> String {
+    let key = client_key().private.replace('\n', "\n    ");
+    format!(
+        "
 apiVersion: v1
 kind: Secret
-metadata: {name: host, labels: {crawl.example.com/provider-secret: 'true'}}
-stringData: {key: unread, known: unread}
+metadata: {{name: host, labels: {{crawl.example.com/provider-secret: 'true'}}}}
+stringData:
+  known: unread
+  key: |
+    {key}
 ---
 apiVersion: crawl.example.com/v1alpha1
 kind: Provider
-metadata: {name: host}
+metadata: {{name: host}}
 spec:
-  plugin: {name: fetch}
+  plugin: {{name: exec}}
   connections:
     host:
       ssh:
         host: host.example
         user: ops
-        key: {secretRef: {name: host, key: key}}
-        knownHosts: {secretRef: {name: host, key: known}}
-  config: {ssh: {connection: host, argv: [uptime, --pretty]}}
-";
+        key: {{secretRef: {{name: host, key: key}}}}
+        knownHosts: {{secretRef: {{name: host, key: known}}}}
+  config: {{run: [{{connection: host, argv: [uptime, --pretty]}}]}}
+"
+    )
+}
 
 async fn stable(script: &str) -> Vec<(&'static str, String)> {
-    let report = conformance::run(subject(DOCUMENTS, Some(script)).await, |case| case.name == "messages-stable").await;
+    let report =
+        conformance::run(subject(&documents(), Some(script)).await, |case| case.name == "messages-stable").await;
     failed(&report.unwrap())
 }
 
@@ -49,7 +59,7 @@ async fn what_a_command_sets_the_next_one_sees() {
 #[tokio::test]
 async fn a_host_that_the_provider_does_not_grant_is_refused() {
     let script = "ssh: [{connection: other, commands: []}]";
-    let Err(error) = conformance::run(subject(DOCUMENTS, Some(script)).await, |_| true).await else {
+    let Err(error) = conformance::run(subject(&documents(), Some(script)).await, |_| true).await else {
         panic!("there is no such connection")
     };
     assert!(error.contains("\"other\", which the Provider does not grant"), "{error}");
