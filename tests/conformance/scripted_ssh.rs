@@ -50,7 +50,8 @@ async fn the_first_command_that_fits_answers() {
 #[tokio::test]
 async fn what_a_command_sets_the_next_one_sees() {
     let script = "ssh: [{connection: host, commands: [
-        {argv: [uptime, ...], when: {asked: ''}, set: {asked: once}, stdout: up 3 days},
+        {argv: [uptime, ...], when: {asked: ''}, set: {asked: by create}, stdout: up 2 days},
+        {argv: [uptime, ...], when: {asked: by create}, set: {asked: once}, stdout: up 3 days},
         {argv: [uptime, ...], stdout: up 4 days}]}]";
     let [(_, seen)] = &stable(script).await[..] else { panic!("its answers differ") };
     assert!(seen.contains("up 3 days") && seen.contains("up 4 days"), "{seen}");
