@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::conformance::kit::{Kit, Step, ensure, fail, failed, forgotten, learn, not_applicable, told};
 use crate::conformance::observer::{Plan, line};
 use crate::model::error::{CallError, ErrorKind};
-use crate::model::instance::{Instance, ONE_PER_PLACE, Presence, Request, State};
+use crate::model::instance::{Identity, Instance, ONE_PER_PLACE, Presence, Request, State};
 use crate::plugin::handle::Handle;
 use crate::plugin::intercept::Asked;
 
@@ -180,8 +180,17 @@ async fn not_at_another(kit: &Kit, handle: &Handle, mut request: Request, placem
     Ok(())
 }
 
+/// The identity as if another backend were at its placement, and nothing more were known of it.
+pub fn elsewhere(identity: &Identity) -> Step<Identity> {
+    let identity = forgotten(identity);
+    let Some(placement) = other_backend(&identity.placement) else {
+        fail!("the placement {:?} names no backend behind an '@'", identity.placement)
+    };
+    Ok(Identity { placement, ..identity })
+}
+
 /// A placement of the same form at a backend that is not there: one character behind the first `@` differs.
-pub fn other_backend(placement: &str) -> Option<String> {
+fn other_backend(placement: &str) -> Option<String> {
     let (place, identity) = placement.split_once('@')?;
     let at = identity.rfind(|c: char| c.is_ascii_alphanumeric())?;
     let other = if identity[at..].starts_with('0') { "1" } else { "0" };

@@ -1,6 +1,6 @@
 //! `delete`.
 
-use super::creating::{CHANGES, other_backend as another, somebody_else};
+use super::creating::{CHANGES, elsewhere, somebody_else};
 use crate::conformance::kit::{
     Kit, Otherwise, Step, ensure, fail, failed, forgotten, learn, not_applicable, told, word,
 };
@@ -125,11 +125,8 @@ pub async fn other_backend(kit: &Kit) -> Step {
     kit.makes()?;
     let handle = kit.handle()?;
     let (request, _) = kit.running(&handle).await?;
-    let mut identity = forgotten(&request.identity);
-    let Some(other) = another(&identity.placement) else {
-        fail!("the placement {:?} names no backend behind an '@'", identity.placement)
-    };
-    identity.placement = other.clone();
+    let identity = elsewhere(&request.identity)?;
+    let other = &identity.placement;
     match handle.delete(&identity).await {
         Err(error) if error.kind == ErrorKind::ConfigMissing => Ok(()),
         Err(error) => fail!("at {other}, which is another backend, delete failed with {}", told(&error)),

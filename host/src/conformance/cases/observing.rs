@@ -1,6 +1,6 @@
 //! `get`.
 
-use super::creating::{CHANGES, other_backend as another, somebody_else, strike};
+use super::creating::{CHANGES, elsewhere, somebody_else, strike};
 use crate::conformance::kit::{Kit, Otherwise, Step, ensure, fail, failed, forgotten, not_applicable, told, word};
 use crate::conformance::observer::{Plan, UNHEARD_OF, is_write, line};
 use crate::model::error::ErrorKind;
@@ -45,11 +45,8 @@ pub async fn changes_nothing(kit: &Kit) -> Step {
 pub async fn other_backend(kit: &Kit) -> Step {
     let handle = kit.handle()?;
     let (request, _) = kit.running(&handle).await?;
-    let mut identity = forgotten(&request.identity);
-    let Some(other) = another(&identity.placement) else {
-        fail!("the placement {:?} names no backend behind an '@'", identity.placement)
-    };
-    identity.placement = other.clone();
+    let identity = elsewhere(&request.identity)?;
+    let other = &identity.placement;
     match handle.get(&identity).await {
         Err(error) if error.kind == ErrorKind::ConfigMissing => Ok(()),
         Err(error) => fail!("at {other}, which is another backend, get failed with {}", told(&error)),
