@@ -7,15 +7,18 @@
 //! What comes from objects enters through [`grants::Secrets`]; nothing here knows Kubernetes objects or REST.
 
 mod bindings;
+mod breaker;
 mod call;
 pub mod contract;
 mod convert;
 pub mod engine;
 pub mod grants;
 pub mod handle;
+mod holding;
 pub mod intercept;
 mod io;
 pub mod limits;
 pub mod load;
+mod log_rate;
 pub mod registry;
 pub mod source;

@@ -48,7 +48,7 @@ impl Manager {
     ) {
         let (proxies, providers) = (Queue::default(), Queue::default());
         // Listening before the first look: no change is missed in between.
-        let changes = self.store.changes();
+        let (changes, turns) = (self.store.changes(), self.providers.turns());
         // Providers first, so that Proxies do not say for a moment that theirs is missing.
         let first = self.store.providers();
         let looks = first.iter().map(|p| self.look_at_provider(p.name_any(), &providers, &proxies));
@@ -65,7 +65,7 @@ impl Manager {
             workers.spawn(this.clone().work_on_providers(providers.clone(), proxies.clone(), stop.clone()));
         }
         tokio::select! {
-            () = this.feed(changes, verdicts, &providers, &proxies) => {}
+            () = this.feed(changes, turns, verdicts, &providers, &proxies) => {}
             () = stop.cancelled() => {}
         }
         workers.close();
@@ -116,9 +116,7 @@ impl Manager {
             proxies.add(key);
         }
         if pass.changed {
-            for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == name) {
-                proxies.add(ProxyKey::of(proxy));
-            }
+            self.enqueue_proxies_of(&name, proxies);
         }
         if self.store.provider(&name).is_some() {
             queue.add_after(name, pass.again);
@@ -129,6 +127,7 @@ impl Manager {
     async fn feed(
         &self,
         mut changes: broadcast::Receiver<Change>,
+        mut turns: broadcast::Receiver<Arc<str>>,
         mut verdicts: mpsc::UnboundedReceiver<ProxyKey>,
         providers: &Queue<String>,
         proxies: &Queue<ProxyKey>,
@@ -148,6 +147,13 @@ impl Manager {
                     Err(broadcast::error::RecvError::Lagged(_)) => self.enqueue_all(providers, proxies),
                     Err(broadcast::error::RecvError::Closed) => return,
                 },
+                turn = turns.recv() => match turn {
+                    Ok(name) => {
+                        self.enqueue_proxies_of(&name, proxies);
+                        providers.add(name.to_string());
+                    }
+                    Err(_) => self.enqueue_all(providers, proxies),
+                },
                 Some(key) = verdicts.recv() => proxies.add(key),
                 Ok(()) = plugins.changed() => self.enqueue_all(providers, proxies),
                 _ = resync.tick() => self.enqueue_all(providers, proxies),
@@ -161,11 +167,15 @@ impl Manager {
             return;
         }
         if provider.is_none() {
-            for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == name) {
-                proxies.add(ProxyKey::of(proxy));
-            }
+            self.enqueue_proxies_of(&name, proxies);
         }
         providers.add(name);
+    }
+
+    fn enqueue_proxies_of(&self, provider: &str, proxies: &Queue<ProxyKey>) {
+        for proxy in self.store.proxies().iter().filter(|p| p.spec.provider == provider) {
+            proxies.add(ProxyKey::of(proxy));
+        }
     }
 
     fn enqueue_all(&self, providers: &Queue<String>, proxies: &Queue<ProxyKey>) {

@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 use serde_json::Value;
+use tokio::sync::broadcast;
 
 use super::proxy::{ProviderFacts, ReadyProvider};
 use crate::model::clock::Clock;
 use crate::model::condition::{Verdict as Says, find, set};
 use crate::model::error::{CallError, list_fields};
 use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, check_schema};
+use crate::model::metrics::METRICS;
 use crate::model::provider::{PluginStatus, Provider, ProviderStatus, Source as Credential, TargetStatus};
 use crate::plugin::grants::Grants;
-use crate::plugin::handle::{Handle, Shared};
+use crate::plugin::handle::{Handle, Held, Shared};
 use crate::plugin::registry::{Entry, Registry};
 use crate::plugin::source::oci::Artifacts;
 use crate::store::{Event, Regarding, Severity, Store, StoreError};
@@ -80,7 +82,7 @@ impl Providers {
             registry,
             artifacts,
             plugin_files: None,
-            shared: Shared::new(clock.clone()),
+            shared: Shared::new(clock.clone()).holding_back(),
             clock,
             current: Mutex::default(),
             looked_at: Mutex::default(),
@@ -103,7 +105,15 @@ impl Providers {
     pub fn renew(&self) {
         for current in self.lock().values_mut() {
             current.epoch = self.next_epoch();
+            if let State::Ready(handle) = &current.state {
+                handle.let_go();
+            }
         }
+    }
+
+    /// Tells the name of each Provider of which more, or less, is held back from now on.
+    pub fn turns(&self) -> broadcast::Receiver<Arc<str>> {
+        self.shared.turns()
     }
 
     fn next_epoch(&self) -> u64 {
@@ -142,6 +152,7 @@ impl Providers {
             let changed = self.lock().remove(name).is_some();
             self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name);
             self.release_artifacts();
+            METRICS.forget_provider(name);
             return Pass { again: CHECK, changed, listed: None };
         };
         self.looked_at
@@ -332,6 +343,12 @@ impl Providers {
     }
 }
 
+impl From<Held> for Says {
+    fn from(held: Held) -> Self {
+        Self::new(false, held.reason, held.message)
+    }
+}
+
 fn made_from(provider: &Provider, entry: &Entry) -> (String, i64, String) {
     let digest = entry.current.as_ref().map(|p| p.digest.clone()).unwrap_or_default();
     (provider.uid().unwrap_or_default(), provider.metadata.generation.unwrap_or(0), digest)
@@ -349,14 +366,18 @@ fn judge(
         Err((reason, message)) => return (Says::new(false, reason.clone(), message.clone()), vec![]),
     };
     let old_targets = || provider.status.as_ref().map(|s| s.targets.clone()).unwrap_or_default();
+    let held = handle.holds_back();
     let findings = match findings {
         Ok(findings) => findings,
+        Err(_) if let Some(held) = held => return (held.into(), old_targets()),
         Err(error) => return (Says::new(false, error.reason, error.message), old_targets()),
     };
     let bad: Vec<String> =
         findings.iter().filter(|f| !f.healthy).map(|f| format!("{} ({}: {})", f.target, f.reason, f.message)).collect();
     let description = &handle.plugin().description;
-    let says = if let Some(refused) = entry.refused.as_ref() {
+    let says = if let Some(held) = held {
+        held.into()
+    } else if let Some(refused) = entry.refused.as_ref() {
         Says::new(
             bad.len() < findings.len() || findings.is_empty(),
             refused.reason,

@@ -93,13 +93,26 @@ pub struct CallError {
     pub target: Option<String>,
     /// The plugin's note for the next call.
     pub continuation: Option<String>,
+    /// How the operator ended the call; none: the plugin answered with this.
+    pub by_host: Option<ByHost>,
+}
+
+/// How the operator ended a call of a plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByHost {
+    /// The plugin trapped, met a limit, computed until its deadline, or led the operator into a fault.
+    Trapped,
+    /// Its turn did not come in time.
+    Queued,
+    /// Calls are held back, for so long.
+    HeldBack(Duration),
 }
 
 impl CallError {
     /// An error with its kind's default reason.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let reason = kind.default_reason().to_owned();
-        Self { kind, message: message.into(), reason, target: None, continuation: None }
+        Self { kind, message: message.into(), reason, target: None, continuation: None, by_host: None }
     }
 
     /// The same with a reason of its own.

@@ -1,7 +1,9 @@
-//! Every metric, in one place. `docs/operations.md` lists them, and a test compares. No object's name is ever a label.
+//! Every metric, in one place. `docs/operations.md` lists them, and a test compares. Of objects' names only those of Providers
+//! and their plugins are labels.
 
-use std::sync::LazyLock;
-use std::time::Duration;
+mod provider;
+
+use std::sync::{Arc, LazyLock};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -10,14 +12,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Labels of a provider's call.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub struct CallLabels {
-    /// Function of the contract.
-    pub function: &'static str,
-    /// `ok`, or the error kind.
-    pub outcome: &'static str,
-}
+use self::provider::Providers;
+pub use self::provider::{HeldBack, ProviderMetrics};
+
+/// Seconds: 100 µs to a minute. A call without I/O takes the former, one at its limit the latter.
+const DURATIONS: [f64; 11] = [0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
 
 /// Label of one set of known words.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -29,10 +28,13 @@ pub struct Outcome {
 /// The metrics of this process.
 pub struct Metrics {
     registry: Registry,
-    /// Calls of plugins.
-    pub provider_calls: Family<CallLabels, Counter>,
-    /// Their duration.
-    pub provider_call_seconds: Histogram,
+    providers: Providers,
+    /// Files that were to become plugins: `ok`, or the refusal.
+    pub plugin_loads: Family<Outcome, Counter>,
+    /// Look-ups of compiled code.
+    pub plugin_cache: Family<Outcome, Counter>,
+    /// Duration of compiling.
+    pub plugin_compile_seconds: Histogram,
     /// Passes over Proxies.
     pub reconciles: Family<Outcome, Counter>,
     /// Keys that wait for a worker.
@@ -50,12 +52,13 @@ pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
 
 impl Metrics {
     fn new() -> Self {
-        // 100 µs to a minute: a call without I/O takes the former, one at its limit the latter.
-        let buckets = [0.0001, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0];
         let mut metrics = Self {
             registry: Registry::default(),
-            provider_calls: Family::default(),
-            provider_call_seconds: Histogram::new(buckets),
+            providers: Providers::default(),
+            plugin_loads: Family::default(),
+            plugin_cache: Family::default(),
+            // A provider in Rust takes a tenth of a second, one in JavaScript half a minute.
+            plugin_compile_seconds: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]),
             reconciles: Family::default(),
             queue_depth: Gauge::default(),
             leases: Family::default(),
@@ -63,15 +66,17 @@ impl Metrics {
             rest_unauthorized: Counter::default(),
         };
         let r = &mut metrics.registry;
+        r.register_collector(Box::new(metrics.providers.clone()));
         r.register(
-            "proxy_operator_provider_calls",
-            "Calls of plugins, by function and outcome",
-            metrics.provider_calls.clone(),
+            "proxy_operator_plugin_loads",
+            "Files that were to become plugins, by outcome",
+            metrics.plugin_loads.clone(),
         );
+        r.register("proxy_operator_plugin_cache", "Look-ups of compiled code", metrics.plugin_cache.clone());
         r.register(
-            "proxy_operator_provider_call_seconds",
-            "Duration of calls of plugins",
-            metrics.provider_call_seconds.clone(),
+            "proxy_operator_plugin_compile_seconds",
+            "Duration of compiling a plugin",
+            metrics.plugin_compile_seconds.clone(),
         );
         r.register("controller_runtime_reconcile", "Passes over Proxies, by outcome", metrics.reconciles.clone());
         r.register("workqueue_depth", "Proxies that wait for a worker", metrics.queue_depth.clone());
@@ -85,10 +90,24 @@ impl Metrics {
         metrics
     }
 
-    /// Counts one call of a plugin.
-    pub fn called(&self, function: &'static str, outcome: &'static str, took: Duration) {
-        self.provider_calls.get_or_create(&CallLabels { function, outcome }).inc();
-        self.provider_call_seconds.observe(took.as_secs_f64());
+    /// Those of a Provider that uses this plugin.
+    pub fn provider(&self, name: &str, plugin: &str) -> Arc<ProviderMetrics> {
+        self.providers.of(name, plugin)
+    }
+
+    /// The Provider is gone, and so are its metrics.
+    pub fn forget_provider(&self, name: &str) {
+        self.providers.forget(name);
+    }
+
+    /// Counts a file that became a plugin (`ok`), or its refusal.
+    pub fn plugin_loaded(&self, outcome: &'static str) {
+        self.plugin_loads.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts a look-up of compiled code.
+    pub fn plugin_cached(&self, outcome: &'static str) {
+        self.plugin_cache.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// All of them, as Prometheus reads them.
@@ -107,8 +126,9 @@ mod tests {
     #[test]
     fn the_operations_page_lists_every_metric_and_no_other() {
         // A family without a value is not served.
-        METRICS.called("get", "ok", Duration::ZERO);
-        for family in [&METRICS.reconciles, &METRICS.leases, &METRICS.probes] {
+        for family in
+            [&METRICS.reconciles, &METRICS.leases, &METRICS.probes, &METRICS.plugin_loads, &METRICS.plugin_cache]
+        {
             drop(family.get_or_create(&Outcome { outcome: "success" }));
         }
         let text = METRICS.text();

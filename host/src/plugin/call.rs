@@ -14,8 +14,10 @@ use super::bindings::{Plugin, PluginPre};
 use super::grants::Grants;
 use super::io::wasi::Wasi;
 use super::limits::{HANDLES, HOSTCALL_BYTES, Limit, Limiter};
+use super::log_rate::LogRate;
 use crate::model::clock::Clock;
-use crate::model::error::{CallError, ErrorKind};
+use crate::model::error::{ByHost, CallError, ErrorKind};
+use crate::model::metrics::ProviderMetrics;
 use crate::model::secret::SecretBytes;
 
 /// What host functions see of the call that they serve.
@@ -29,6 +31,8 @@ pub(super) struct CallState {
     /// Values that must leave in no text: the proxy's login, and each credential that this call used.
     pub secrets: Vec<SecretBytes>,
     pub log_records: u32,
+    pub log_rate: Arc<Mutex<LogRate>>,
+    pub metrics: Arc<ProviderMetrics>,
     pub panic_text: Option<String>,
     pub progress: Arc<Progress>,
     pub wasi: Wasi,
@@ -97,6 +101,8 @@ pub(super) struct Context {
     pub provider: Arc<str>,
     pub plugin: Arc<str>,
     pub timeout: Duration,
+    pub log_rate: Arc<Mutex<LogRate>>,
+    pub metrics: Arc<ProviderMetrics>,
     /// Calls at once of this provider, and of all.
     pub permits: [Arc<Semaphore>; 2],
 }
@@ -133,16 +139,19 @@ pub(super) async fn call<T: Send + 'static>(
         function,
         secrets,
         log_records: 0,
+        log_rate: context.log_rate,
+        metrics: context.metrics,
         panic_text: None,
         progress: progress.clone(),
         wasi: Wasi::default(),
         deadline: Instant::now() + context.timeout,
     };
     let at = format!("plugin {}, {function}", context.plugin);
-    let failed = |kind: ErrorKind, message: String| {
+    let failed = |kind: ErrorKind, by_host: Option<ByHost>, message: String| {
         let kind = if progress.sent_change.load(Ordering::SeqCst) { ErrorKind::UnknownOutcome } else { kind };
-        CallError::new(kind, format!("{at}: {message}"))
+        CallError { by_host, ..CallError::new(kind, format!("{at}: {message}")) }
     };
+    let trapped = |message: String| failed(ErrorKind::Internal, Some(ByHost::Trapped), message);
     let [own, global] = context.permits;
     let (pre, timeout, begun) = (pre.clone(), context.timeout, progress.clone());
     let work = tokio::time::timeout(timeout, async move {
@@ -154,25 +163,25 @@ pub(super) async fn call<T: Send + 'static>(
     // goes with it. In the caller's own task, since waking another thread costs a third of a call.
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(Ok(Ok(answer))) => Ok(answer),
-        Ok(Ok(Err(cause))) => Err(failed(ErrorKind::Internal, cause)),
+        Ok(Ok(Err(cause))) => Err(trapped(cause)),
         Ok(Err(_elapsed)) => {
-            let (kind, what) = match progress.doing() {
-                Doing::Queued => (ErrorKind::Transient, "it still waited for other calls to end".to_owned()),
-                Doing::Computing => (ErrorKind::Internal, "it was still computing".to_owned()),
-                Doing::Waiting(what) => (ErrorKind::Transient, format!("it still waited for {what}")),
+            let (kind, by_host, what) = match progress.doing() {
+                Doing::Queued => {
+                    let what = "it still waited for other calls to end".to_owned();
+                    (ErrorKind::Transient, Some(ByHost::Queued), what)
+                }
+                Doing::Computing => (ErrorKind::Internal, Some(ByHost::Trapped), "it was still computing".to_owned()),
+                Doing::Waiting(what) => (ErrorKind::Transient, None, format!("it still waited for {what}")),
             };
             let whose = if function == "describe" { "its limit" } else { "the limit of one call (limits.callTimeout)" };
-            let error = failed(kind, format!("{what} after {} s, {whose}", timeout.as_secs_f32()));
+            let error = failed(kind, by_host, format!("{what} after {} s, {whose}", timeout.as_secs_f32()));
             Err(if error.kind == ErrorKind::Transient { error.with_reason("CallTimedOut") } else { error })
         }
         Err(panicked) => {
             let text = panicked.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panicked.downcast_ref::<String>().cloned()).unwrap_or_default();
             tracing::error!(%at, error = %text, "a host function panicked");
-            Err(failed(
-                ErrorKind::Internal,
-                "the operator failed while it served this call; please report it with the log".into(),
-            ))
+            Err(trapped("the operator failed while it served this call; please report it with the log".into()))
         }
     }
 }

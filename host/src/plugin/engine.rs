@@ -8,12 +8,14 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use sha2::{Digest, Sha256};
 use wasmtime::component::Component;
 use wasmtime::{Config, Engine};
 
 use super::limits::TICK;
+use crate::model::metrics::METRICS;
 use crate::model::spec_hash::hex;
 
 /// Part of every cache key: wasmtime itself compares only its major version.
@@ -93,7 +95,17 @@ impl Runtime {
     /// Code that the cache holds.
     pub fn kept(&self, digest: &str) -> Option<Component> {
         let name = self.file(digest);
-        [&self.precompiled, &self.cache].into_iter().flatten().find_map(|dir| self.map(&dir.join(&name)))
+        let mut damaged = false;
+        for (dir, hit) in [(&self.precompiled, "precompiled"), (&self.cache, "hit")] {
+            let Some(path) = dir.as_ref().map(|dir| dir.join(&name)) else { continue };
+            if let Some(code) = self.map(&path) {
+                METRICS.plugin_cached(hit);
+                return Some(code);
+            }
+            damaged |= path.exists();
+        }
+        METRICS.plugin_cached(if damaged { "damaged" } else { "miss" });
+        None
     }
 
     /// The file of a component's code, by the component's digest (hexadecimal).
@@ -107,17 +119,12 @@ impl Runtime {
     /// When the component does not compile, or its code does not load.
     pub fn code(&self, digest: &str, component: &[u8]) -> Result<(Component, Origin), CodeError> {
         let path = self.cache.as_deref().map(|dir| dir.join(self.file(digest)));
-        if let Some(code) = path.as_deref().and_then(|path| self.map(path)) {
-            return Ok((code, Origin::Cache));
-        }
         let _one = self.compiling.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         // Another thread may have compiled the same bytes while this one waited.
         if let Some(code) = path.as_deref().and_then(|path| self.map(path)) {
             return Ok((code, Origin::Cache));
         }
-        let code = Engine::new(&config())
-            .and_then(|engine| engine.precompile_component(component))
-            .map_err(|e| CodeError::Compile(format!("{e:#}")))?;
+        let code = compile(digest, component)?;
         if let Some(path) = &path {
             match keep(path, &code) {
                 Ok(()) => {
@@ -127,6 +134,7 @@ impl Runtime {
                     }
                 }
                 Err(e) => {
+                    METRICS.plugin_cached("unwritable");
                     tracing::warn!(path = %path.display(), error = %e, "compiled code cannot be kept; it is compiled again at the next start")
                 }
             }
@@ -190,6 +198,15 @@ fn config() -> Config {
         .max_wasm_stack(512 << 10)
         .async_stack_size(2 << 20);
     config
+}
+
+/// Compiles in an engine that is thrown away.
+fn compile(digest: &str, component: &[u8]) -> Result<Vec<u8>, CodeError> {
+    let _span = tracing::debug_span!("compile", digest).entered();
+    let started = Instant::now();
+    let code = Engine::new(&config()).and_then(|engine| engine.precompile_component(component));
+    METRICS.plugin_compile_seconds.observe(started.elapsed().as_secs_f64());
+    code.map_err(|e| CodeError::Compile(format!("{e:#}")))
 }
 
 fn digest_path(path: &Path) -> PathBuf {

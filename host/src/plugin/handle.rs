@@ -1,18 +1,22 @@
 //! A plugin as one Provider uses it: with its grants, its config and its limits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, broadcast};
+use tracing::Instrument;
 
 use super::bindings::crawl::provider::types as wit;
 use super::bindings::exports::crawl::provider::provider::Guest;
 use super::call::{Answer, Context, Export, call};
 use super::convert::{self, Returned};
 use super::grants::Grants;
+pub use super::holding::Held;
+use super::holding::{Holding, Reached};
 use super::limits::{LIST_INSTANCES, LIST_PAGES};
 use super::load::Loaded;
+use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::{CallError, ErrorKind, FieldError};
 use crate::model::instance::{Deletion, Description, Finding, Identity, Instance, Presence, Request};
@@ -28,12 +32,24 @@ const GLOBAL_CALLS: usize = 64;
 pub struct Shared {
     clock: Arc<dyn Clock>,
     calls: Arc<Semaphore>,
+    turns: Option<broadcast::Sender<Arc<str>>>,
 }
 
 impl Shared {
     /// With the clock that guests see.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, calls: Arc::new(Semaphore::new(GLOBAL_CALLS)) }
+        Self { clock, calls: Arc::new(Semaphore::new(GLOBAL_CALLS)), turns: None }
+    }
+
+    /// The same, where calls that keep failing are held back. Who only tries a plugin out wants to see each of them.
+    pub fn holding_back(self) -> Self {
+        Self { turns: Some(broadcast::channel(256).0), ..self }
+    }
+
+    /// Tells the name of each Provider of which more, or less, is held back from now on.
+    pub fn turns(&self) -> broadcast::Receiver<Arc<str>> {
+        // Without holding back there is nothing to tell, ever.
+        self.turns.as_ref().map_or_else(|| broadcast::channel(1).1, broadcast::Sender::subscribe)
     }
 }
 
@@ -43,6 +59,7 @@ pub struct Handle {
     config: String,
     installation: String,
     context: Context,
+    holding: Option<Holding>,
 }
 
 /// Calls one export: its arguments are cloned into the call, which outlives a caller that gives up.
@@ -55,6 +72,20 @@ macro_rules! export {
             })
         })
     };
+}
+
+fn yes<T>(_: &T) -> Reached {
+    Reached::Yes
+}
+
+/// Of functions that need not ask the backend.
+fn perhaps<T>(_: &T) -> Reached {
+    Reached::Perhaps
+}
+
+/// Of findings: whether a target was reached.
+fn usable(findings: &Vec<Finding>) -> Reached {
+    if findings.iter().any(|finding| finding.healthy) { Reached::Yes } else { Reached::Perhaps }
 }
 
 /// What every function but `create` is told: the contract gives the login to that one alone.
@@ -73,11 +104,18 @@ impl Handle {
         installation: &str,
         shared: &Shared,
     ) -> Self {
+        let plugin_name: Arc<str> = plugin.description.name.as_str().into();
+        let metrics = METRICS.provider(name, &plugin_name);
+        let holding = shared.turns.clone().map(|turns| {
+            Holding::new(plugin_name.clone(), name.into(), shared.clock.clone(), turns, metrics.hold_back())
+        });
         let context = Context {
             grants,
             clock: shared.clock.clone(),
             provider: name.into(),
-            plugin: plugin.description.name.as_str().into(),
+            plugin: plugin_name,
+            log_rate: Arc::new(Mutex::new(LogRate::new(shared.clock.monotonic()))),
+            metrics,
             timeout: limits.call_timeout.duration(),
             permits: [Arc::new(Semaphore::new(limits.concurrent_calls as usize)), shared.calls.clone()],
         };
@@ -86,6 +124,7 @@ impl Handle {
             config: Value::Object(config.clone()).to_string(),
             installation: installation.to_owned(),
             context,
+            holding,
         }
     }
 
@@ -102,6 +141,21 @@ impl Handle {
     /// The time limit of one call.
     pub fn call_timeout(&self) -> Duration {
         self.context.timeout
+    }
+
+    /// Why calls of this function are held back, if they are.
+    pub fn held(&self, function: &str) -> Option<Held> {
+        self.holding.as_ref()?.held(function)
+    }
+
+    /// Why calls of any function are held back, if some are.
+    pub fn holds_back(&self) -> Option<Held> {
+        self.holding.as_ref()?.any()
+    }
+
+    /// Something changed for which calls are worth another try at once.
+    pub fn let_go(&self) {
+        self.holding.iter().for_each(Holding::reset);
     }
 
     /// The login that a granted secret holds as `user:password`.
@@ -136,18 +190,36 @@ impl Handle {
         call(&self.plugin.pre, self.context.clone(), function, secrets, export).await
     }
 
-    /// Counts and logs a call, with what it came to.
-    async fn counted<T>(
+    /// Makes a call unless it is held back; counts it and logs it, with what it came to. `about`: the object that it is
+    /// about. `reached`: what an answer tells of the backend.
+    async fn made<T>(
         &self,
         function: &'static str,
+        about: Option<&Identity>,
+        reached: impl Fn(&T) -> Reached,
         work: impl Future<Output = Result<T, CallError>>,
     ) -> Result<T, CallError> {
+        let Context { provider, plugin, metrics, .. } = &self.context;
+        let version = &self.plugin.description.version;
+        let turn = match self.holding.as_ref().map(|holding| holding.admit(function)).transpose() {
+            Ok(turn) => turn,
+            Err(held) => {
+                metrics.called(function, "held-back", None);
+                return Err(held);
+            }
+        };
+        let span =
+            tracing::debug_span!("call", %provider, %plugin, %version, function, outcome = tracing::field::Empty);
         let started = Instant::now();
-        let outcome = work.await;
+        let outcome = work.instrument(span.clone()).await;
         let word = outcome.as_ref().map_or_else(|e| e.kind.label(), |_| "ok");
-        METRICS.called(function, word, started.elapsed());
-        let (plugin, version) = (&self.context.plugin, &self.plugin.description.version);
-        tracing::debug!(provider = %self.context.provider, %plugin, %version, function, outcome = word, ms = started.elapsed().as_millis() as u64, "call");
+        span.record("outcome", word);
+        metrics.called(function, word, Some(started.elapsed()));
+        span.in_scope(|| tracing::debug!(ms = started.elapsed().as_millis() as u64, "called"));
+        if let Some(turn) = turn {
+            let reached = outcome.as_ref().map_or(Reached::Perhaps, reached);
+            turn.came_to(about.map(|identity| identity.owner.proxy_uid.as_str()), reached, outcome.as_ref().map(drop));
+        }
         outcome
     }
 
@@ -160,7 +232,7 @@ impl Handle {
             let answer = self.run("describe", vec![], export!(|guest, store| guest.call_describe(store))).await?;
             Returned(&answer.state).description(answer.value)
         };
-        self.counted("describe", work).await
+        self.made("describe", None, perhaps, work).await
     }
 
     /// Would this config, and this request, be accepted?
@@ -175,7 +247,7 @@ impl Handle {
                 .await?;
             Ok(answer.value.map_err(|invalid| Returned(&answer.state).fields(invalid.errors)))
         };
-        self.counted("validate", work).await
+        self.made("validate", request.map(|request| &request.identity), perhaps, work).await
     }
 
     /// Where to make it.
@@ -191,7 +263,7 @@ impl Handle {
             let returned = Returned(&answer.state);
             answer.value.map_err(|e| returned.error(e)).and_then(|placement| returned.placement(placement))
         };
-        self.counted("place", work).await
+        self.made("place", Some(&request.identity), perhaps, work).await
     }
 
     /// Makes it, or drives it on.
@@ -210,7 +282,7 @@ impl Handle {
             let instance = returned.instance(answer.value.map_err(|e| returned.error(e))?)?;
             self.at(&asked, "create", instance)
         };
-        self.counted("create", work).await
+        self.made("create", Some(&request.identity), yes, work).await
     }
 
     /// Whether it is there.
@@ -229,7 +301,7 @@ impl Handle {
                 Presence::Absent => Ok(Presence::Absent),
             }
         };
-        self.counted("get", work).await
+        self.made("get", Some(identity), yes, work).await
     }
 
     /// Deletes it.
@@ -245,7 +317,7 @@ impl Handle {
             let returned = Returned(&answer.state);
             returned.deletion(answer.value.map_err(|e| returned.error(e))?)
         };
-        self.counted("delete", work).await
+        self.made("delete", Some(identity), yes, work).await
     }
 
     /// Everything that this installation owns: all pages, or an error.
@@ -289,7 +361,7 @@ impl Handle {
             // Empty pages with ever new tokens would go on for ever.
             Err(self.bad_list(format!("over {LIST_PAGES} pages")))
         };
-        self.counted("list-instances", work).await
+        self.made("list-instances", None, yes, work).await
     }
 
     fn bad_list(&self, what: String) -> CallError {
@@ -307,7 +379,7 @@ impl Handle {
             let returned = Returned(&answer.state);
             answer.value.map(|findings| returned.findings(findings)).map_err(|e| returned.error(e))
         };
-        self.counted("check", work).await
+        self.made("check", None, usable, work).await
     }
 
     /// An answer about another place than the one asked for is a fault of the plugin.

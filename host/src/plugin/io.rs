@@ -7,6 +7,7 @@ mod local;
 mod secrets;
 pub(super) mod ssh;
 pub(super) mod wasi;
+mod watch;
 
 use super::bindings::crawl::provider::faults::{Fault, FaultKind};
 

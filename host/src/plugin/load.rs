@@ -10,15 +10,17 @@ use wasmtime::component::{HasSelf, Linker};
 
 use super::bindings::{Plugin as Bindings, PluginPre};
 use super::call::{CallState, Context, call};
-use super::contract::{self, ContractError, PACKAGE, VERSION};
+use super::contract::{self, ContractError, ContractRefused, PACKAGE, VERSION};
 use super::convert::Returned;
-use super::engine::{CodeError, Origin, Runtime};
+use super::engine::{CodeError, CodeRefused, Origin, Runtime};
 use super::grants::Grants;
 use super::io::wasi;
 use super::limits::{DESCRIBE_TIMEOUT, FILE_BYTES};
+use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::CallError;
 use crate::model::instance::Description;
+use crate::model::metrics::{METRICS, ProviderMetrics};
 use crate::model::naming::is_label;
 use crate::model::spec_hash::hex;
 
@@ -107,6 +109,15 @@ pub enum LoadError {
 pub struct PullError(pub String);
 
 impl LoadError {
+    /// Its kind, as `docs/providers.md` names it.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Contract(error) => ContractRefused::from(error).into(),
+            Self::Code(error) => CodeRefused::from(error).into(),
+            error => Refused::from(error).into(),
+        }
+    }
+
     /// The condition reason.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -203,6 +214,12 @@ impl Loader {
     /// # Errors
     /// Whatever is wrong with the file; the operator itself is untouched.
     pub async fn load(self: &Arc<Self>, name: &str, bytes: Vec<u8>) -> Result<Arc<Loaded>, LoadError> {
+        let outcome = self.load_file(name, bytes).await;
+        METRICS.plugin_loaded(outcome.as_ref().map_or_else(LoadError::label, |_| "ok"));
+        outcome
+    }
+
+    async fn load_file(self: &Arc<Self>, name: &str, bytes: Vec<u8>) -> Result<Arc<Loaded>, LoadError> {
         if !is_label(name) {
             return Err(LoadError::BadName);
         }
@@ -246,6 +263,8 @@ impl Loader {
             provider: "".into(),
             plugin: name.into(),
             timeout: DESCRIBE_TIMEOUT,
+            log_rate: Arc::new(Mutex::new(LogRate::new(self.clock.monotonic()))),
+            metrics: ProviderMetrics::detached(),
             permits: self.permits.clone(),
         };
         let answer = call(

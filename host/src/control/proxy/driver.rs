@@ -18,7 +18,7 @@ use crate::lease::allocator::Allocator;
 use crate::lease::{Lack, Leasable, Serving};
 use crate::model::clock::Clock;
 use crate::model::condition::{Status, find};
-use crate::model::error::CallError;
+use crate::model::error::{ByHost, CallError};
 use crate::model::instance::{Instance, State};
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::ProxyKey;
@@ -113,6 +113,7 @@ impl Driver {
             let (facts, handle) = self.facts(&proxy, &keys, own_login);
             let before = self.recall(&proxy, facts.now);
             let mut memory = before.clone();
+            memory.held.take_if(|(function, _)| handle.as_ref().is_none_or(|handle| handle.held(function).is_none()));
             let step = next(&proxy, &mut memory, &facts);
             self.remember(key, &uid, memory.clone());
             match step {
@@ -139,6 +140,13 @@ impl Driver {
                     };
                     let Some(handle) = handle else { return Ok(Some(STORE_RETRY)) };
                     let answer = self.call(&proxy, &handle, &call, &keys, &facts.own_login).await;
+                    if let Err(CallError { by_host: Some(ByHost::HeldBack(wait)), .. }) = &answer {
+                        // Nothing was asked, so nothing is taken in; who waits is woken when calls are let go.
+                        memory.held = handle.held(call.function()).map(|held| (call.function(), held));
+                        self.remember(key, &uid, memory.clone());
+                        self.settle(&proxy, &memory, &facts, &keys, Some(handle.as_ref())).await?;
+                        return Ok(Some(wait.mul_f64(rand::random_range(1.0..1.2))));
+                    }
                     if let Err(error) = &answer {
                         tracing::info!(proxy = %key, function = call.function(), kind = error.kind.label(), "{}", error.message);
                     }

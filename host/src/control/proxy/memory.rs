@@ -14,6 +14,7 @@ use crate::model::condition::is_true;
 use crate::model::error::{CallError, ErrorKind, FieldError};
 use crate::model::instance::State;
 use crate::model::proxy::Proxy;
+use crate::plugin::handle::Held;
 
 /// Leases are looked at again this often while they are waited for.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
@@ -39,6 +40,8 @@ pub struct Memory {
     pub born: Duration,
     /// The call that failed last, until one of its kind succeeds.
     pub trouble: Option<Trouble>,
+    /// The call that is held back, with what its Provider says of it.
+    pub held: Option<(&'static str, Held)>,
     /// What the provider last said of the instance.
     pub seen: Option<Seen>,
     /// The (generation, epoch) that was validated, and what is wrong with it.

@@ -26,7 +26,7 @@ pub fn summarize(proxy: &Proxy, memory: &Memory, facts: &Facts) -> ProxyStatus {
     }
     let says = [
         ("Deleting", deleting(proxy, memory, facts)),
-        ("ProviderReady", provider_ready(proxy, facts)),
+        ("ProviderReady", provider_ready(proxy, memory, facts)),
         ("SpecValid", spec_valid(proxy, memory)),
         ("Provisioned", provisioned(proxy, memory, facts)),
         ("Healthy", healthy(proxy, memory, facts)),
@@ -63,6 +63,7 @@ fn deleting(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
         ),
         ProviderFacts::Unready(reason, message) => Says::new(true, reason.clone(), message.clone()),
         ProviderFacts::Ready(_) => match &memory.trouble {
+            _ if let Some((_, held)) = &memory.held => Says { status: Status::True, ..held.clone().into() },
             Some(trouble) => Says::new(true, trouble.error.reason.clone(), trouble.error.message.clone()),
             None if memory.drain_since.is_some() && facts.held => Says::new(true, "Draining", "leases are waited for"),
             None => Says::new(true, "Deleting", "its instance is being deleted"),
@@ -86,7 +87,7 @@ fn spec_valid(proxy: &Proxy, memory: &Memory) -> Says {
     }
 }
 
-fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
+fn provider_ready(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
     match &facts.provider {
         ProviderFacts::Missing => {
             let name = &proxy.spec.provider;
@@ -101,7 +102,10 @@ fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
             as_before(proxy, "ProviderReady", reason, message)
         }
         ProviderFacts::Unready(reason, message) => Says::new(false, reason.clone(), message.clone()),
-        ProviderFacts::Ready(_) => Says::new(true, "Ready", "the provider serves"),
+        ProviderFacts::Ready(_) => match &memory.held {
+            Some((_, held)) => held.clone().into(),
+            None => Says::new(true, "Ready", "the provider serves"),
+        },
     }
 }
 
@@ -203,7 +207,7 @@ pub fn lack(memory: &Memory, facts: &Facts) -> Lack {
         Some(seen) => matches!(seen.state, None | Some(State::Creating | State::Stopped | State::Deleting)),
     };
     let probing = matches!(facts.health, Verdict::Unknown | Verdict::Waiting(_));
-    let stuck = memory.trouble.is_some() || !matches!(facts.provider, ProviderFacts::Ready(_));
+    let stuck = memory.trouble.is_some() || memory.held.is_some() || !matches!(facts.provider, ProviderFacts::Ready(_));
     if !stuck && (made || memory.rebuild.is_some() || probing) { Lack::Scaling } else { Lack::Unhealthy }
 }
 

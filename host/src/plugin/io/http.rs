@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
+use tracing::Instrument;
 
 pub(in crate::plugin) use self::origin::Origin;
 use self::origin::check_literal;
@@ -32,7 +33,10 @@ impl Host for CallState {
         connection: String,
         request: HttpRequest,
     ) -> wasmtime::Result<Result<HttpResponse, Fault>> {
-        self.watched_send(connection, request).await
+        let watch = self.watch("http", self.grants.http(&connection).is_ok().then_some(connection.as_str()));
+        let answer = self.watched_send(connection, request).instrument(watch.span.clone()).await?;
+        watch.ended(&answer);
+        Ok(answer)
     }
 }
 

@@ -1,5 +1,7 @@
 //! `log`, `clock` and `random`: what needs no grant.
 
+use std::sync::PoisonError;
+
 use rand::Rng;
 
 use crate::model::condition::truncate;
@@ -8,6 +10,7 @@ use crate::plugin::bindings::crawl::provider::{clock, faults, log, random, types
 use crate::plugin::call::CallState;
 use crate::plugin::intercept::Noted;
 use crate::plugin::limits::{LOG_BYTES, LOG_RECORDS, RANDOM_BYTES};
+use crate::plugin::log_rate::Record;
 
 impl types::Host for CallState {}
 impl faults::Host for CallState {}
@@ -29,8 +32,19 @@ impl log::Host for CallState {
             if self.log_records == LOG_RECORDS + 1 {
                 tracing::warn!(provider = %self.provider, plugin = %self.plugin, call = self.function, "further log records of this call are dropped");
             }
+            self.count("log", "too-many");
+            self.metrics.dropped_record();
             return Ok(());
         }
+        if let Record::Dropped(told) = self.take_record() {
+            self.count("log", "too-many");
+            self.metrics.dropped_record();
+            if let Some(records) = told {
+                tracing::warn!(provider = %self.provider, plugin = %self.plugin, records, "too many log records of this Provider were dropped");
+            }
+            return Ok(());
+        }
+        self.count("log", "ok");
         let mut text = self.clean(&message, LOG_BYTES);
         for (name, value) in fields {
             // Scrubbed before it is quoted: a secret with a quote or a line end in it would pass in its quoted form.
@@ -50,6 +64,11 @@ impl log::Host for CallState {
 }
 
 impl CallState {
+    fn take_record(&self) -> Record {
+        let now = self.clock.monotonic();
+        self.log_rate.lock().unwrap_or_else(PoisonError::into_inner).take(now)
+    }
+
     /// Guest text for a log or a status: scrubbed, without control characters, bounded.
     pub(in crate::plugin) fn clean(&self, text: &str, max: usize) -> String {
         let plain: String = scrub(text, &self.secrets).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -60,16 +79,19 @@ impl CallState {
 impl clock::Host for CallState {
     async fn now(&mut self) -> wasmtime::Result<u64> {
         self.note(|| Noted::Clock);
+        self.count("clock", "ok");
         Ok(self.clock.wall().as_second().try_into().unwrap_or(0))
     }
 
     async fn monotonic_ms(&mut self) -> wasmtime::Result<u64> {
         self.note(|| Noted::Clock);
+        self.count("clock", "ok");
         Ok(self.clock.monotonic().as_millis() as u64)
     }
 
     async fn remaining_ms(&mut self) -> wasmtime::Result<u32> {
         self.note(|| Noted::Clock);
+        self.count("clock", "ok");
         Ok(self.remaining().as_millis().try_into().unwrap_or(u32::MAX))
     }
 }
@@ -79,6 +101,7 @@ impl random::Host for CallState {
         let mut bytes = vec![0; len.min(RANDOM_BYTES) as usize];
         rand::rng().fill_bytes(&mut bytes);
         self.note(|| Noted::Random(bytes.clone()));
+        self.count("random", "ok");
         Ok(bytes)
     }
 }

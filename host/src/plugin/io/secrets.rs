@@ -1,5 +1,7 @@
 //! `secrets`: raw values of what the Provider grants. The value is remembered by the call, to be scrubbed from its output.
 
+use tracing::Instrument;
+
 use super::fault;
 use crate::plugin::bindings::crawl::provider::faults::{Fault, FaultKind};
 use crate::plugin::bindings::crawl::provider::secrets::Host;
@@ -9,11 +11,12 @@ use crate::plugin::intercept::Noted;
 impl Host for CallState {
     async fn get(&mut self, name: String) -> wasmtime::Result<Result<Vec<u8>, Fault>> {
         self.note(|| Noted::Secret(name.clone()));
+        let watch = self.watch("secrets", None);
         let grants = self.grants.clone();
         let sent_before = self.progress.begin(format!("secret {name:?}"), false);
-        let found = grants.secret(&name).await;
+        let found = grants.secret(&name).instrument(watch.span.clone()).await;
         self.progress.end(sent_before);
-        Ok(match found {
+        let answer = match found {
             None => Err(fault(
                 FaultKind::UnknownConnection,
                 false,
@@ -25,6 +28,8 @@ impl Host for CallState {
                 self.secrets.push(value);
                 Ok(bytes)
             }
-        })
+        };
+        watch.ended(&answer);
+        Ok(answer)
     }
 }

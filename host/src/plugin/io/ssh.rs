@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
+use tracing::Instrument;
 
 use self::exec::{Run, Sent};
 use self::key::ClientKey;
@@ -124,7 +125,10 @@ fn text(bytes: &SecretBytes) -> Option<String> {
 
 impl Host for CallState {
     async fn exec(&mut self, connection: String, command: Command) -> wasmtime::Result<Result<Output, Fault>> {
-        self.watched_exec(connection, command).await
+        let watch = self.watch("ssh", self.grants.ssh(&connection).is_ok().then_some(connection.as_str()));
+        let answer = self.watched_exec(connection, command).instrument(watch.span.clone()).await?;
+        watch.ended(&answer);
+        Ok(answer)
     }
 }
 
