@@ -25,6 +25,9 @@ pub const API_VERSION: &str = "crawl.example.com/v1alpha1";
 /// Finalizer of a `Proxy`: while it stands, an instance may exist.
 pub const PROXY_FINALIZER: &str = "crawl.example.com/proxy";
 
+/// Annotation of a `Provider`: with the value `true`, instances that vanished all at once are made anew all the same.
+pub const ACCEPT_ABSENCE: &str = "crawl.example.com/accept-absence";
+
 /// Label of Secrets that a `Provider` may use; its value is `true`.
 pub const PROVIDER_SECRET_LABEL: &str = "crawl.example.com/provider-secret";
 

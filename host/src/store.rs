@@ -30,6 +30,8 @@ pub enum Change {
     Proxy(ProxyKey),
     /// This Provider came, changed or went.
     Provider(String),
+    /// This namespace came, changed or went.
+    Namespace(String),
     /// Some Secret changed.
     Secrets,
 }
@@ -106,6 +108,9 @@ pub struct LabelledSecret {
     pub data: BTreeMap<String, SecretBytes>,
 }
 
+/// Label of every namespace: its own name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
 /// Where objects live. Reads are from memory; each write names the version that it was decided on.
 #[async_trait]
 pub trait Store: Secrets {
@@ -123,6 +128,9 @@ pub trait Store: Secrets {
 
     /// One Provider.
     fn provider(&self, name: &str) -> Option<Arc<Provider>>;
+
+    /// Labels of a namespace; its name among them.
+    fn namespace_labels(&self, namespace: &str) -> BTreeMap<String, String>;
 
     /// Tells of each change from now on.
     fn changes(&self) -> broadcast::Receiver<Change>;

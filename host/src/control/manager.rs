@@ -141,6 +141,13 @@ impl Manager {
                 change = changes.recv() => match change {
                     Ok(Change::Proxy(key)) => proxies.add(key),
                     Ok(Change::Provider(name)) => self.provider_changed(name, providers, proxies),
+                    Ok(Change::Namespace(name)) => {
+                        for proxy in self.store.proxies() {
+                            if proxy.namespace().as_ref() == Some(&name) {
+                                proxies.add(ProxyKey::of(&proxy));
+                            }
+                        }
+                    }
                     Ok(Change::Secrets) => {
                         self.providers.renew();
                         self.enqueue_all(providers, proxies);

@@ -9,11 +9,13 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::proxy::{ProviderFacts, ReadyProvider};
+use crate::model::ACCEPT_ABSENCE;
 use crate::model::clock::Clock;
 use crate::model::condition::{Verdict as Says, find, set};
 use crate::model::error::{CallError, list_fields};
-use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, check_schema};
+use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, STATIC_ADDRESS, check_schema};
 use crate::model::provider::{PluginStatus, Provider, ProviderStatus, Source as Credential, TargetStatus};
+use crate::model::proxy::Proxy;
 use crate::plugin::grants::Grants;
 use crate::plugin::handle::{Handle, Shared};
 use crate::plugin::registry::{Entry, Registry};
@@ -110,19 +112,27 @@ impl Providers {
         self.epochs.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// What a Proxy of this Provider has to know. `taken`: places that others hold.
-    pub fn facts(&self, name: &str, taken: impl FnOnce() -> Vec<String>) -> (ProviderFacts, Option<Arc<Handle>>) {
+    /// What a Proxy has to know of its Provider. `taken`: places that others hold.
+    pub fn facts(&self, proxy: &Proxy, taken: impl FnOnce() -> Vec<String>) -> (ProviderFacts, Option<Arc<Handle>>) {
+        let name = &proxy.spec.provider;
         let Some(provider) = self.store.provider(name) else { return (ProviderFacts::Missing, None) };
         let current = self.lock().get(name).cloned();
         match current {
             Some(Current { state: State::Ready(handle), epoch, .. }) => {
-                let one_per_place = handle.plugin().description.has(ONE_PER_PLACE);
+                let description = &handle.plugin().description;
+                let one_per_place = description.has(ONE_PER_PLACE);
                 let ready = ReadyProvider {
                     epoch,
                     taken: if one_per_place { taken() } else { vec![] },
+                    one_per_place,
                     create_deadline: provider.spec.limits.create_deadline.duration(),
                     call_timeout: handle.call_timeout(),
                     reach: provider.spec.endpoint,
+                    surges: !description.has(STATIC_ADDRESS),
+                    max_unavailable: provider.spec.limits.max_unavailable.clone(),
+                    instances: provider.spec.limits.instances,
+                    absence_accepted: provider.annotations().get(ACCEPT_ABSENCE).is_some_and(|v| v == "true"),
+                    denied: self.denies(&provider, &proxy.namespace().unwrap_or_default()),
                 };
                 (ProviderFacts::Ready(ready), Some(handle))
             }
@@ -134,6 +144,18 @@ impl Providers {
                 None,
             ),
         }
+    }
+
+    /// Why Proxies of this namespace may not use it.
+    fn denies(&self, provider: &Provider, namespace: &str) -> Option<String> {
+        let labels = || self.store.namespace_labels(namespace);
+        (!provider.spec.allowed_namespaces.admits(namespace, labels)).then(|| {
+            format!(
+                "Provider {} does not serve namespace {namespace}: add it to spec.allowedNamespaces of the Provider, or \
+                 choose another Provider",
+                provider.name_any()
+            )
+        })
     }
 
     /// Looks at one Provider and says in its status how it is.

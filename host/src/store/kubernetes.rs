@@ -6,6 +6,7 @@ mod plugins;
 mod secrets;
 mod tokens;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -35,6 +36,7 @@ pub struct KubeStore {
     plugins: plugins::Seen,
     proxies: Cache<Proxy>,
     providers: Cache<Provider>,
+    namespaces: Cache<Namespace>,
     secrets: KubeSecrets,
     events: Events,
     login_keys: Mutex<Vec<LoginKey>>,
@@ -58,6 +60,7 @@ impl KubeStore {
         let this = Arc::new(Self {
             proxies: Cache::new(Api::all(client.clone())),
             providers: Cache::new(Api::all(client.clone())),
+            namespaces: Cache::new(Api::all(client.clone())),
             events: Events::start(client.clone(), namespace),
             namespace: namespace.to_owned(),
             installation: installation.unwrap_or_default(),
@@ -69,6 +72,7 @@ impl KubeStore {
             changes,
         });
         this.secrets.fill().await?;
+        this.namespaces.fill().await?;
         this.providers.fill().await?;
         this.proxies.fill().await?;
         Ok(this)
@@ -78,8 +82,9 @@ impl KubeStore {
     pub async fn watch(self: Arc<Self>) {
         let proxies = self.proxies.follow(|proxy| self.changed(Change::Proxy(ProxyKey::of(proxy))));
         let providers = self.providers.follow(|provider| self.changed(Change::Provider(provider.name_any())));
+        let namespaces = self.namespaces.follow(|namespace| self.changed(Change::Namespace(namespace.name_any())));
         let secrets = self.secrets.follow(|| self.changed(Change::Secrets));
-        futures::future::join3(proxies, providers, secrets).await;
+        futures::future::join4(proxies, providers, namespaces, secrets).await;
     }
 
     fn proxy_api(&self, proxy: &Proxy) -> Api<Proxy> {
@@ -132,6 +137,12 @@ impl Store for KubeStore {
 
     fn provider(&self, name: &str) -> Option<Arc<Provider>> {
         self.providers.get(name)
+    }
+
+    fn namespace_labels(&self, namespace: &str) -> BTreeMap<String, String> {
+        let mut labels = self.namespaces.get(namespace).map(|n| n.labels().clone()).unwrap_or_default();
+        labels.insert(super::NAMESPACE_NAME.to_owned(), namespace.to_owned());
+        labels
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {

@@ -5,6 +5,7 @@ mod manifests;
 mod objects;
 mod secrets;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -104,6 +105,11 @@ impl Store for LocalStore {
 
     fn provider(&self, name: &str) -> Option<Arc<Provider>> {
         self.provider_objects.get(name)
+    }
+
+    fn namespace_labels(&self, namespace: &str) -> BTreeMap<String, String> {
+        // Here a namespace is nothing but its name.
+        BTreeMap::from([(super::NAMESPACE_NAME.to_owned(), namespace.to_owned())])
     }
 
     fn changes(&self) -> broadcast::Receiver<Change> {
