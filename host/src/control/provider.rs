@@ -1,5 +1,7 @@
 //! The reconciler of Providers: plugin, grants and config become a handle that serves, or a reason why not.
 
+mod parting;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,13 +11,13 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::proxy::{ProviderFacts, ReadyProvider};
-use crate::model::ACCEPT_ABSENCE;
 use crate::model::clock::Clock;
 use crate::model::condition::{Verdict as Says, find, set};
 use crate::model::error::{CallError, list_fields};
 use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, STATIC_ADDRESS, check_schema};
 use crate::model::provider::{PluginStatus, Provider, ProviderStatus, Source as Credential, TargetStatus};
 use crate::model::proxy::Proxy;
+use crate::model::{ACCEPT_ABSENCE, is_annotated};
 use crate::plugin::grants::Grants;
 use crate::plugin::handle::{Handle, Shared};
 use crate::plugin::registry::{Entry, Registry};
@@ -35,7 +37,7 @@ const SHADOWED: usize = 16;
 pub const NOT_LOOKED_AT: &str = "ProviderPending";
 
 /// UID and generation: which version of a Provider was last looked at.
-type Version = (Option<String>, Option<i64>);
+type Version = (Option<String>, Option<i64>, bool);
 
 /// All Providers, as their Proxies see them.
 pub struct Providers {
@@ -48,6 +50,8 @@ pub struct Providers {
     current: Mutex<HashMap<String, Current>>,
     looked_at: Mutex<HashMap<String, Version>>,
     epochs: std::sync::atomic::AtomicU64,
+    /// By UID: until when the last create of each Provider may land. Those without one never had any.
+    creates_end: Mutex<HashMap<String, Duration>>,
 }
 
 #[derive(Clone)]
@@ -62,6 +66,15 @@ struct Current {
 enum State {
     Ready(Arc<Handle>),
     Unready { reason: String, message: String },
+}
+
+impl From<Result<Arc<Handle>, (String, String)>> for State {
+    fn from(built: Result<Arc<Handle>, (String, String)>) -> Self {
+        match built {
+            Ok(handle) => Self::Ready(handle),
+            Err((reason, message)) => Self::Unready { reason, message },
+        }
+    }
 }
 
 /// What one pass found.
@@ -87,6 +100,7 @@ impl Providers {
             current: Mutex::default(),
             looked_at: Mutex::default(),
             epochs: 1.into(),
+            creates_end: Mutex::default(),
         }
     }
 
@@ -98,7 +112,8 @@ impl Providers {
     /// Whether this version was looked at: then a change of it was one of its status, which is our own.
     pub fn has_seen(&self, provider: &Provider) -> bool {
         let looked_at = self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        looked_at.get(&provider.name_any()) == Some(&(provider.uid(), provider.metadata.generation))
+        looked_at.get(&provider.name_any())
+            == Some(&(provider.uid(), provider.metadata.generation, provider.is_deleting()))
     }
 
     /// A credential changed: calls that were refused for the old one are worth another try.
@@ -131,8 +146,16 @@ impl Providers {
                     surges: !description.has(STATIC_ADDRESS),
                     max_unavailable: provider.spec.limits.max_unavailable.clone(),
                     instances: provider.spec.limits.instances,
-                    absence_accepted: provider.annotations().get(ACCEPT_ABSENCE).is_some_and(|v| v == "true"),
-                    denied: self.denies(&provider, &proxy.namespace().unwrap_or_default()),
+                    absence_accepted: is_annotated(&*provider, ACCEPT_ABSENCE),
+                    denied: if provider.is_deleting() {
+                        Some((
+                            "ProviderDeleting",
+                            format!("Provider {name} is being deleted: nothing is made any more"),
+                        ))
+                    } else {
+                        let message = self.denies(&provider, &proxy.namespace().unwrap_or_default());
+                        message.map(|message| ("NamespaceNotAllowed", message))
+                    },
                 };
                 (ProviderFacts::Ready(ready), Some(handle))
             }
@@ -143,6 +166,14 @@ impl Providers {
                 ProviderFacts::Unready(NOT_LOOKED_AT.into(), format!("Provider {name} has not been looked at yet")),
                 None,
             ),
+        }
+    }
+
+    /// What serves for a Provider, if it is ready.
+    pub fn handle(&self, name: &str) -> Option<Arc<Handle>> {
+        match self.lock().get(name)?.state.clone() {
+            State::Ready(handle) => Some(handle),
+            State::Unready { .. } => None,
         }
     }
 
@@ -169,9 +200,21 @@ impl Providers {
         self.looked_at
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .insert(name.to_owned(), (provider.uid(), provider.metadata.generation));
+            .insert(name.to_owned(), (provider.uid(), provider.metadata.generation, provider.is_deleting()));
         let entry = self.plugin(&provider).await;
-        let built = self.build(&provider, &entry).await;
+        let mut built = self.build(&provider, &entry).await;
+        if provider.is_deleting() {
+            return self.part_with(&provider, &entry, built).await;
+        }
+        self.begin_with(&provider);
+        if built.is_ok() && !provider.has_finalizer() {
+            // Before the first create can be sent.
+            match self.store.set_provider_finalizer(&provider, true).await {
+                // Its new version is looked at next.
+                Ok(()) => return Pass { again: Duration::ZERO, changed: false, listed: None },
+                Err(error) => built = Err(("StoreFailed".into(), error.to_string())),
+            }
+        }
         let findings = match &built {
             Ok(handle) => handle.check().await,
             Err(_) => Ok(vec![]),
@@ -181,11 +224,7 @@ impl Providers {
             Err(_) => None,
         };
         let (says, targets) = judge(&provider, &entry, &built, findings);
-        let state = match built {
-            Ok(handle) => State::Ready(handle),
-            Err((reason, message)) => State::Unready { reason, message },
-        };
-        let changed = self.remember(name, state, &provider, &entry);
+        let changed = self.remember(name, built.into(), &provider, &entry);
         let ready = says.status == crate::model::condition::Status::True;
         if let Err(error) = self.write(&provider, &entry, says, targets).await {
             tracing::debug!(provider = name, %error, "the status is written next time");

@@ -153,6 +153,6 @@ pub struct ReadyProvider {
     pub instances: Option<u32>,
     /// Vanished instances are made anew however many they are: a human said so.
     pub absence_accepted: bool,
-    /// Why Proxies of this namespace may not use it.
-    pub denied: Option<String>,
+    /// Why this Proxy may not have anything made or replaced there: reason, and text.
+    pub denied: Option<(&'static str, String)>,
 }

@@ -43,6 +43,8 @@ pub struct Metrics {
     pub probes: Family<Outcome, Counter>,
     /// Requests with no or a wrong credential.
     pub rest_unauthorized: Counter,
+    /// What garbage collection found and did.
+    pub collections: Family<Outcome, Counter>,
 }
 
 /// The metrics of this process.
@@ -61,6 +63,7 @@ impl Metrics {
             leases: Family::default(),
             probes: Family::default(),
             rest_unauthorized: Counter::default(),
+            collections: Family::default(),
         };
         let r = &mut metrics.registry;
         r.register(
@@ -81,6 +84,11 @@ impl Metrics {
             "proxy_operator_rest_unauthorized",
             "Requests with no or a wrong credential",
             metrics.rest_unauthorized.clone(),
+        );
+        r.register(
+            "proxy_operator_collections",
+            "Instances that no Proxy names: found, and what became of them",
+            metrics.collections.clone(),
         );
         metrics
     }
@@ -108,7 +116,7 @@ mod tests {
     fn the_operations_page_lists_every_metric_and_no_other() {
         // A family without a value is not served.
         METRICS.called("get", "ok", Duration::ZERO);
-        for family in [&METRICS.reconciles, &METRICS.leases, &METRICS.probes] {
+        for family in [&METRICS.reconciles, &METRICS.leases, &METRICS.probes, &METRICS.collections] {
             drop(family.get_or_create(&Outcome { outcome: "success" }));
         }
         let text = METRICS.text();

@@ -454,6 +454,18 @@ pub struct TargetStatus {
     pub message: String,
 }
 
+impl Provider {
+    /// Whether somebody asked for its deletion.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether our finalizer stands.
+    pub fn has_finalizer(&self) -> bool {
+        self.metadata.finalizers.iter().flatten().any(|f| f == super::PROVIDER_FINALIZER)
+    }
+}
+
 fn default_ssh_port() -> u16 {
     22
 }

@@ -45,6 +45,7 @@ impl World {
                         return self.again(manager, index, before);
                     }
                 }
+                Step::Abandon => self.fail("nobody gave it up"),
                 Step::Finalizer(present) => {
                     if !self.finalize(manager, index, &object, present) {
                         return self.again(manager, index, before);

@@ -11,6 +11,7 @@ use crate::health::probe::FailureKind;
 use crate::model::error::{ErrorKind, FieldError};
 use crate::model::instance::{Deletion, Instance, Presence, State};
 use crate::model::proxy::{Proxy, ProxyStatus};
+use crate::model::{SKIP_CLEANUP, is_annotated};
 
 /// A provider that cannot serve is looked at again; its changes wake its Proxies anyway.
 const PROVIDER_POLL: Duration = Duration::from_secs(60);
@@ -35,6 +36,8 @@ pub enum Step {
     Store(Box<ProxyStatus>),
     /// Set or remove the finalizer, then decide anew.
     Finalizer(bool),
+    /// Remember what is there as given up, then decide anew.
+    Abandon,
     /// Call the provider, absorb the answer, then decide anew.
     Call(Call),
     /// The same about an instance beside the one that serves.
@@ -103,7 +106,7 @@ pub fn next(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
         _ if !beside => return step,
         Step::Wait(wait) => wait,
         // It goes only when all of its instances are gone.
-        Step::Finalizer(false) if proxy.has_finalizer() => PROVIDER_POLL,
+        Step::Finalizer(false) if proxy.has_finalizer() && !memory.abandoned => PROVIDER_POLL,
         step => return step,
     };
     match beside::next(proxy, memory, facts) {
@@ -350,6 +353,10 @@ fn next_deleting(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
         // Finalizers of others are theirs.
         let others = proxy.metadata.finalizers.as_ref().is_some_and(|f| !f.is_empty());
         return if others { Step::Wait(PROVIDER_POLL) } else { Step::Finalizer(false) };
+    }
+    // Before the Provider is looked up: it also frees what has none any more.
+    if is_annotated(proxy, SKIP_CLEANUP) {
+        return if memory.abandoned { Step::Finalizer(false) } else { Step::Abandon };
     }
     if is_foreign(memory) {
         return Step::Finalizer(false);

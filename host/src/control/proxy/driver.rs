@@ -15,6 +15,8 @@ use crate::control::provider::Providers;
 use crate::health::Verdict;
 use crate::health::engine::Engine;
 use crate::lease::allocator::Allocator;
+use crate::model::SKIP_CLEANUP;
+use crate::model::abandoned::Abandoned;
 use crate::model::clock::Clock;
 use crate::model::instance::{Instance, State};
 use crate::model::login::{Login, LoginKey};
@@ -142,6 +144,11 @@ impl Driver {
                     }
                     continue;
                 }
+                Step::Abandon => {
+                    self.store.abandon(Abandoned::of(&proxy, facts.wall)).await?;
+                    self.remember(&proxy, Memory { abandoned: true, ..memory });
+                    continue;
+                }
                 Step::Wait(wait) => {
                     self.settle(&proxy, &memory, &facts, &keys, handle.as_deref()).await?;
                     return Ok(Some(wait));
@@ -157,7 +164,13 @@ impl Driver {
                 proxy
             };
             let Some(handle) = handle else { return Ok(Some(STORE_RETRY)) };
+            if call == Call::Create {
+                self.providers.note_create(&proxy.spec.provider, handle.call_timeout());
+            }
             let answer = self.call(&proxy, &handle, which, &call, &keys, &facts.own_login).await;
+            if call == Call::Create {
+                self.providers.note_create(&proxy.spec.provider, Duration::ZERO);
+            }
             if let Err(error) = &answer {
                 tracing::info!(proxy = %key, function = call.function(), kind = error.kind.label(), "{}", error.message);
             }
@@ -295,6 +308,13 @@ impl Driver {
             return Ok(false);
         }
         self.forget_others(&key, None);
+        if memory.abandoned {
+            let named: Vec<String> = Abandoned::of(proxy, self.clock.wall()).iter().map(ToString::to_string).collect();
+            let message =
+                format!("released by {SKIP_CLEANUP}; nobody deletes what is left of it: {}", named.join(", "));
+            self.tell(&key, Severity::Warning, "Abandoned", message);
+            return Ok(true);
+        }
         self.tell(&key, Severity::Normal, "Deleted", "its instance is gone".into());
         Ok(true)
     }

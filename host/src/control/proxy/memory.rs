@@ -68,6 +68,8 @@ pub struct Memory {
     pub get_is_hopeless: bool,
     /// Faults of `get` in a row while deleting.
     pub get_faults: u32,
+    /// While deleting: what is there was remembered as given up.
+    pub abandoned: bool,
     /// Whether the status had the mark of a create: one without it was lost since.
     pub marked: bool,
     /// The backend was searched for what a lost status no longer names.

@@ -114,7 +114,7 @@ fn provider_ready(proxy: &Proxy, facts: &Facts) -> Says {
         }
         ProviderFacts::Unready(reason, message) => Says::new(false, reason.clone(), message.clone()),
         ProviderFacts::Ready(provider) => match &provider.denied {
-            Some(message) => Says::new(false, "NamespaceNotAllowed", message.clone()),
+            Some((reason, message)) => Says::new(false, *reason, message.clone()),
             None => Says::new(true, "Ready", "the provider serves"),
         },
     }

@@ -103,14 +103,14 @@ fn a_full_provider_makes_nothing_and_says_so() {
 #[test]
 fn a_namespace_that_is_not_allowed_gets_nothing_keeps_what_it_has_and_can_delete_it() {
     let mut lab = Lab::new();
-    lab.provider().denied = Some("no".into());
+    lab.provider().denied = Some(("NamespaceNotAllowed", "no".into()));
     assert!(matches!(lab.run(), Step::Wait(_)));
     assert_eq!(lab.reason("ProviderReady"), (Status::False, "NamespaceNotAllowed".into()));
     lab.delete();
     assert_eq!(lab.next(), Step::Finalizer(false));
 
     let mut lab = Lab::serving();
-    lab.provider().denied = Some("no".into());
+    lab.provider().denied = Some(("NamespaceNotAllowed", "no".into()));
     lab.edit(|spec| spec.port = 81);
     assert!(matches!(lab.run(), Step::Wait(_)));
     assert!(lab.memory.rebuild.is_none());
