@@ -7,6 +7,7 @@
 //! The decisions in [`proxy::decide`] are pure; the drivers around them store and call. Knows no axum and no wasmtime.
 
 pub mod backoff;
+pub mod collect;
 pub mod manager;
 pub mod provider;
 pub mod proxy;

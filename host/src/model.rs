@@ -2,6 +2,7 @@
 //!
 //! Nothing here does I/O or reads a clock.
 
+pub mod abandoned;
 pub mod clock;
 pub mod condition;
 pub mod error;
@@ -24,6 +25,23 @@ pub const API_VERSION: &str = "crawl.example.com/v1alpha1";
 
 /// Finalizer of a `Proxy`: while it stands, an instance may exist.
 pub const PROXY_FINALIZER: &str = "crawl.example.com/proxy";
+
+/// Annotation of a `Provider`: with the value `true`, instances that vanished all at once are made anew all the same.
+pub const ACCEPT_ABSENCE: &str = "crawl.example.com/accept-absence";
+
+/// Finalizer of a `Provider`: while it stands, it may have instances.
+pub const PROVIDER_FINALIZER: &str = "crawl.example.com/provider";
+
+/// Finalizer of a plugin's ConfigMap: while it stands, a Provider uses the plugin.
+pub const PLUGIN_FINALIZER: &str = "crawl.example.com/plugin-in-use";
+
+/// Annotation of a `Proxy` or `Provider` under deletion: with the value `true` it goes, and what it has at the backend stays.
+pub const SKIP_CLEANUP: &str = "crawl.example.com/skip-cleanup";
+
+/// Whether an object carries this annotation with the value `true`.
+pub fn is_annotated<T: kube::ResourceExt>(object: &T, annotation: &str) -> bool {
+    object.annotations().get(annotation).is_some_and(|value| value == "true")
+}
 
 /// Label of Secrets that a `Provider` may use; its value is `true`.
 pub const PROVIDER_SECRET_LABEL: &str = "crawl.example.com/provider-secret";

@@ -7,7 +7,7 @@ pub mod kubernetes;
 pub mod local;
 mod recent;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
+use crate::model::abandoned::{ABANDONED, Abandoned};
 use crate::model::login::Login;
 use crate::model::login::LoginKey;
 use crate::model::naming::ProxyKey;
@@ -30,6 +31,8 @@ pub enum Change {
     Proxy(ProxyKey),
     /// This Provider came, changed or went.
     Provider(String),
+    /// This namespace came, changed or went.
+    Namespace(String),
     /// Some Secret changed.
     Secrets,
 }
@@ -106,6 +109,26 @@ pub struct LabelledSecret {
     pub data: BTreeMap<String, SecretBytes>,
 }
 
+/// Why no more can be given up.
+fn too_many_abandoned() -> StoreError {
+    StoreError::Taken(format!(
+        "{ABANDONED} abandoned instances are remembered, and no more can be: forget some with `proxy-operator abandoned forget`"
+    ))
+}
+
+/// The finalizers of an object with ours set or removed.
+fn finalizers_with(object: &impl kube::ResourceExt, ours: &str, present: bool) -> Vec<String> {
+    let mut finalizers = object.finalizers().to_vec();
+    finalizers.retain(|f| f != ours);
+    if present {
+        finalizers.push(ours.to_owned());
+    }
+    finalizers
+}
+
+/// Label of every namespace: its own name.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
 /// Where objects live. Reads are from memory; each write names the version that it was decided on.
 #[async_trait]
 pub trait Store: Secrets {
@@ -124,6 +147,9 @@ pub trait Store: Secrets {
     /// One Provider.
     fn provider(&self, name: &str) -> Option<Arc<Provider>>;
 
+    /// Labels of a namespace; its name among them.
+    fn namespace_labels(&self, namespace: &str) -> BTreeMap<String, String>;
+
     /// Tells of each change from now on.
     fn changes(&self) -> broadcast::Receiver<Change>;
 
@@ -132,6 +158,30 @@ pub trait Store: Secrets {
 
     /// Sets or removes our finalizer; an object under deletion without one is gone.
     async fn set_proxy_finalizer(&self, proxy: &Proxy, present: bool) -> Result<Option<Arc<Proxy>>, StoreError>;
+
+    /// All Proxies as they are now, not as they were last seen.
+    async fn fresh_proxies(&self) -> Result<Vec<Arc<Proxy>>, StoreError>;
+
+    /// One Proxy as it is now.
+    async fn fresh_proxy(&self, key: &ProxyKey) -> Result<Option<Arc<Proxy>>, StoreError>;
+
+    /// Instances that were given up.
+    async fn abandoned(&self) -> Result<Vec<Abandoned>, StoreError>;
+
+    /// Remembers instances that are given up; on return they are kept for good.
+    ///
+    /// # Errors
+    /// Also when as many as may be are remembered.
+    async fn abandon(&self, given_up: Vec<Abandoned>) -> Result<(), StoreError>;
+
+    /// Forgets one of them by its key; answers whether it was there.
+    async fn forget_abandoned(&self, key: &str) -> Result<bool, StoreError>;
+
+    /// Sets or removes our finalizer on a Provider.
+    async fn set_provider_finalizer(&self, provider: &Provider, present: bool) -> Result<(), StoreError>;
+
+    /// Keeps the plugins of these names from being deleted, and lets go of the others.
+    async fn hold_plugins(&self, in_use: &BTreeSet<String>) -> Result<(), StoreError>;
 
     /// Replaces the status of the version given.
     async fn set_provider_status(&self, provider: &Provider, status: ProviderStatus) -> Result<(), StoreError>;

@@ -106,6 +106,8 @@ async fn a_changed_spec_rebuilds_under_a_new_incarnation() {
     let incarnation = |s: &proxy_operator::model::proxy::ProxyStatus| s.instance.as_ref().unwrap().incarnation;
     assert_eq!((incarnation(&before), incarnation(&after)), (0, 1));
     assert_ne!(before.instance.unwrap().backend_id, after.instance.unwrap().backend_id);
+    // The next one came first; the old one goes beside it.
+    lab.wait_proxy("a", |p| is_ready(p) && p.status.as_ref().unwrap().retiring.is_empty()).await;
     assert_eq!(lab.machines().await.len(), 1);
 }
 

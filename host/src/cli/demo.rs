@@ -103,6 +103,8 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
         judge_addr: localhost,
         metrics_addr: localhost,
         judge_url: None,
+        gc_grace: Duration::from_secs(120),
+        gc_dry_run: false,
     })
     .await?;
     wait("the provider", || {

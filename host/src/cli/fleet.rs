@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use futures::future::BoxFuture;
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::plugin_args::PluginArgs;
+use crate::control::collect::Collector;
 use crate::control::manager::Manager;
 use crate::control::provider::Providers;
 use crate::control::proxy::driver::Driver;
@@ -50,6 +52,8 @@ pub(super) struct Settings {
     pub judge_addr: SocketAddr,
     pub metrics_addr: SocketAddr,
     pub judge_url: Option<String>,
+    pub gc_grace: Duration,
+    pub gc_dry_run: bool,
 }
 
 /// A running operator.
@@ -148,7 +152,8 @@ impl Fleet {
             clock.clone(),
             judge_url.clone(),
         ));
-        let manager = Manager { store: store.clone(), registry: registry.clone(), providers, driver };
+        let collector = Collector::new(store.clone(), clock.clone(), settings.gc_grace, settings.gc_dry_run);
+        let manager = Manager { store: store.clone(), registry: registry.clone(), providers, driver, collector };
 
         let ready = Arc::new(AtomicBool::new(false));
         let tokens = Arc::new(Tokens::new(store.clone(), settings.token_dir));

@@ -9,6 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::fleet::{Fleet, Place, Settings};
 use super::plugin_args::PluginArgs;
+use crate::model::span::Span;
 
 /// Run the operator
 #[derive(Args)]
@@ -51,6 +52,12 @@ pub(super) struct RunArgs {
     /// Address of /metrics
     #[arg(long, env = "PROXY_OPERATOR_METRICS_ADDR", value_name = "ADDR", default_value = "0.0.0.0:9090")]
     metrics_addr: SocketAddr,
+    /// For how long an instance must have been named by no Proxy before it is deleted
+    #[arg(long, env = "PROXY_OPERATOR_GC_GRACE", value_name = "TIME", default_value = "2m")]
+    gc_grace: Span,
+    /// Only tell of instances that no Proxy names; delete none
+    #[arg(long, env = "PROXY_OPERATOR_GC_DRY_RUN")]
+    gc_dry_run: bool,
 }
 
 pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
@@ -68,6 +75,8 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
         judge_addr: args.judge_addr,
         metrics_addr: args.metrics_addr,
         judge_url: args.judge_url,
+        gc_grace: args.gc_grace.duration(),
+        gc_dry_run: args.gc_dry_run,
     })
     .await?;
     // For whoever starts the operator with port 0, and for people.

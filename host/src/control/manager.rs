@@ -9,6 +9,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::collect::Collector;
 use super::provider::Providers;
 use super::proxy::driver::Driver;
 use super::queue::Queue;
@@ -35,6 +36,8 @@ pub struct Manager {
     pub providers: Arc<Providers>,
     /// Reconciler of Proxies.
     pub driver: Arc<Driver>,
+    /// Deletes what no Proxy names.
+    pub collector: Collector,
 }
 
 impl Manager {
@@ -54,6 +57,7 @@ impl Manager {
         let looks = first.iter().map(|p| self.look_at_provider(p.name_any(), &providers, &proxies));
         // One that hangs does not keep the others waiting: it is looked at again by a worker.
         let _ = tokio::time::timeout(FIRST_LOOK, futures::future::join_all(looks)).await;
+        self.hold_plugins().await;
         self.enqueue_all(&providers, &proxies);
         ready.store(true, Ordering::Release);
         let workers = TaskTracker::new();
@@ -111,11 +115,15 @@ impl Manager {
     }
 
     async fn look_at_provider(&self, name: String, queue: &Queue<String>, proxies: &Queue<ProxyKey>) {
-        let pass = self.providers.reconcile(&name).await;
+        let pass = self.providers.reconcile(&name, self.driver.mass_absence(&name)).await;
         for key in pass.listed.iter().flat_map(|instances| self.driver.observe(&name, instances)) {
             proxies.add(key);
         }
+        if let (Some(instances), Some(handle)) = (&pass.listed, self.providers.handle(&name)) {
+            self.collector.pass(&name, &handle, instances).await;
+        }
         if pass.changed {
+            self.hold_plugins().await;
             self.enqueue_proxies_of(&name, proxies);
         }
         if self.store.provider(&name).is_some() {
@@ -140,6 +148,13 @@ impl Manager {
                 change = changes.recv() => match change {
                     Ok(Change::Proxy(key)) => proxies.add(key),
                     Ok(Change::Provider(name)) => self.provider_changed(name, providers, proxies),
+                    Ok(Change::Namespace(name)) => {
+                        for proxy in self.store.proxies() {
+                            if proxy.namespace().as_ref() == Some(&name) {
+                                proxies.add(ProxyKey::of(&proxy));
+                            }
+                        }
+                    }
                     Ok(Change::Secrets) => {
                         self.providers.renew();
                         self.enqueue_all(providers, proxies);
@@ -158,6 +173,15 @@ impl Manager {
                 Ok(()) = plugins.changed() => self.enqueue_all(providers, proxies),
                 _ = resync.tick() => self.enqueue_all(providers, proxies),
             }
+        }
+    }
+
+    /// Keeps the plugins that a Provider uses from being deleted under it.
+    async fn hold_plugins(&self) {
+        let providers = self.store.providers();
+        let in_use = providers.iter().filter(|p| p.spec.plugin.oci.is_none()).map(|p| p.spec.plugin.name.clone());
+        if let Err(error) = self.store.hold_plugins(&in_use.collect()).await {
+            tracing::warn!(%error, "plugins in use are not marked as such; it is tried again at the next change");
         }
     }
 

@@ -1,5 +1,8 @@
 //! The reconciler of Providers: plugin, grants and config become a handle that serves, or a reason why not.
 
+mod parting;
+mod report;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,9 +16,11 @@ use super::proxy::{ProviderFacts, ReadyProvider};
 use crate::model::clock::Clock;
 use crate::model::condition::{Verdict as Says, find, set};
 use crate::model::error::{CallError, list_fields};
-use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, check_schema};
+use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, STATIC_ADDRESS, check_schema};
 use crate::model::metrics::METRICS;
 use crate::model::provider::{PluginStatus, Provider, ProviderStatus, Source as Credential, TargetStatus};
+use crate::model::proxy::Proxy;
+use crate::model::{ACCEPT_ABSENCE, is_annotated};
 use crate::plugin::grants::Grants;
 use crate::plugin::handle::{Handle, Held, Shared};
 use crate::plugin::registry::{Entry, Registry};
@@ -28,14 +33,11 @@ const CHECK_BAD: Duration = Duration::from_secs(15);
 /// After a status that somebody else's write kept from being stored.
 const CONFLICT_RETRY: Duration = Duration::from_millis(200);
 
-/// Sources named beside the one that serves.
-const SHADOWED: usize = 16;
-
 /// Reason of a Provider that this run has not looked at.
 pub const NOT_LOOKED_AT: &str = "ProviderPending";
 
 /// UID and generation: which version of a Provider was last looked at.
-type Version = (Option<String>, Option<i64>);
+type Version = (Option<String>, Option<i64>, bool);
 
 /// All Providers, as their Proxies see them.
 pub struct Providers {
@@ -48,6 +50,10 @@ pub struct Providers {
     current: Mutex<HashMap<String, Current>>,
     looked_at: Mutex<HashMap<String, Version>>,
     epochs: std::sync::atomic::AtomicU64,
+    /// When the count of its Proxies was last written.
+    counted: Mutex<HashMap<String, Duration>>,
+    /// By UID: until when the last create of each Provider may land. Those without one never had any.
+    creates_end: Mutex<HashMap<String, Duration>>,
 }
 
 #[derive(Clone)]
@@ -62,6 +68,15 @@ struct Current {
 enum State {
     Ready(Arc<Handle>),
     Unready { reason: String, message: String },
+}
+
+impl From<Result<Arc<Handle>, (String, String)>> for State {
+    fn from(built: Result<Arc<Handle>, (String, String)>) -> Self {
+        match built {
+            Ok(handle) => Self::Ready(handle),
+            Err((reason, message)) => Self::Unready { reason, message },
+        }
+    }
 }
 
 /// What one pass found.
@@ -86,7 +101,9 @@ impl Providers {
             clock,
             current: Mutex::default(),
             looked_at: Mutex::default(),
+            counted: Mutex::default(),
             epochs: 1.into(),
+            creates_end: Mutex::default(),
         }
     }
 
@@ -98,7 +115,8 @@ impl Providers {
     /// Whether this version was looked at: then a change of it was one of its status, which is our own.
     pub fn has_seen(&self, provider: &Provider) -> bool {
         let looked_at = self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        looked_at.get(&provider.name_any()) == Some(&(provider.uid(), provider.metadata.generation))
+        looked_at.get(&provider.name_any())
+            == Some(&(provider.uid(), provider.metadata.generation, provider.is_deleting()))
     }
 
     /// A credential changed: calls that were refused for the old one are worth another try.
@@ -120,19 +138,35 @@ impl Providers {
         self.epochs.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// What a Proxy of this Provider has to know. `taken`: places that others hold.
-    pub fn facts(&self, name: &str, taken: impl FnOnce() -> Vec<String>) -> (ProviderFacts, Option<Arc<Handle>>) {
+    /// What a Proxy has to know of its Provider. `taken`: places that others hold.
+    pub fn facts(&self, proxy: &Proxy, taken: impl FnOnce() -> Vec<String>) -> (ProviderFacts, Option<Arc<Handle>>) {
+        let name = &proxy.spec.provider;
         let Some(provider) = self.store.provider(name) else { return (ProviderFacts::Missing, None) };
         let current = self.lock().get(name).cloned();
         match current {
             Some(Current { state: State::Ready(handle), epoch, .. }) => {
-                let one_per_place = handle.plugin().description.has(ONE_PER_PLACE);
+                let description = &handle.plugin().description;
+                let one_per_place = description.has(ONE_PER_PLACE);
                 let ready = ReadyProvider {
                     epoch,
                     taken: if one_per_place { taken() } else { vec![] },
+                    one_per_place,
                     create_deadline: provider.spec.limits.create_deadline.duration(),
                     call_timeout: handle.call_timeout(),
                     reach: provider.spec.endpoint,
+                    surges: !description.has(STATIC_ADDRESS),
+                    max_unavailable: provider.spec.limits.max_unavailable.clone(),
+                    instances: provider.spec.limits.instances,
+                    absence_accepted: is_annotated(&*provider, ACCEPT_ABSENCE),
+                    denied: if provider.is_deleting() {
+                        Some((
+                            "ProviderDeleting",
+                            format!("Provider {name} is being deleted: nothing is made any more"),
+                        ))
+                    } else {
+                        let message = self.denies(&provider, &proxy.namespace().unwrap_or_default());
+                        message.map(|message| ("NamespaceNotAllowed", message))
+                    },
                 };
                 (ProviderFacts::Ready(ready), Some(handle))
             }
@@ -146,8 +180,29 @@ impl Providers {
         }
     }
 
+    /// What serves for a Provider, if it is ready.
+    pub fn handle(&self, name: &str) -> Option<Arc<Handle>> {
+        match self.lock().get(name)?.state.clone() {
+            State::Ready(handle) => Some(handle),
+            State::Unready { .. } => None,
+        }
+    }
+
+    /// Why Proxies of this namespace may not use it.
+    fn denies(&self, provider: &Provider, namespace: &str) -> Option<String> {
+        let labels = || self.store.namespace_labels(namespace);
+        (!provider.spec.allowed_namespaces.admits(namespace, labels)).then(|| {
+            format!(
+                "Provider {} does not serve namespace {namespace}: add it to spec.allowedNamespaces of the Provider, or \
+                 choose another Provider",
+                provider.name_any()
+            )
+        })
+    }
+
     /// Looks at one Provider and says in its status how it is.
-    pub async fn reconcile(&self, name: &str) -> Pass {
+    /// `mass_absence`: whether its instances vanished at once.
+    pub async fn reconcile(&self, name: &str, mass_absence: bool) -> Pass {
         let Some(provider) = self.store.provider(name) else {
             let changed = self.lock().remove(name).is_some();
             self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name);
@@ -158,9 +213,21 @@ impl Providers {
         self.looked_at
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .insert(name.to_owned(), (provider.uid(), provider.metadata.generation));
+            .insert(name.to_owned(), (provider.uid(), provider.metadata.generation, provider.is_deleting()));
         let entry = self.plugin(&provider).await;
-        let built = self.build(&provider, &entry).await;
+        let mut built = self.build(&provider, &entry).await;
+        if provider.is_deleting() {
+            return self.part_with(&provider, &entry, built).await;
+        }
+        self.begin_with(&provider);
+        if built.is_ok() && !provider.has_finalizer() {
+            // Before the first create can be sent.
+            match self.store.set_provider_finalizer(&provider, true).await {
+                // Its new version is looked at next.
+                Ok(()) => return Pass { again: Duration::ZERO, changed: false, listed: None },
+                Err(error) => built = Err(("StoreFailed".into(), error.to_string())),
+            }
+        }
         let findings = match &built {
             Ok(handle) => handle.check().await,
             Err(_) => Ok(vec![]),
@@ -169,12 +236,8 @@ impl Providers {
             Ok(handle) => handle.list().await.ok(),
             Err(_) => None,
         };
-        let (says, targets) = judge(&provider, &entry, &built, findings);
-        let state = match built {
-            Ok(handle) => State::Ready(handle),
-            Err((reason, message)) => State::Unready { reason, message },
-        };
-        let changed = self.remember(name, state, &provider, &entry);
+        let (says, targets) = report::judge(&provider, &entry, &built, findings, mass_absence);
+        let changed = self.remember(name, built.into(), &provider, &entry);
         let ready = says.status == crate::model::condition::Status::True;
         if let Err(error) = self.write(&provider, &entry, says, targets).await {
             tracing::debug!(provider = name, %error, "the status is written next time");
@@ -298,106 +361,14 @@ impl Providers {
         !same
     }
 
-    async fn write(
-        &self,
-        provider: &Provider,
-        entry: &Entry,
-        says: Says,
-        targets: Vec<TargetStatus>,
-    ) -> Result<(), StoreError> {
-        let old = provider.status.clone().unwrap_or_default();
-        let generation = provider.metadata.generation.unwrap_or(0);
-        let mut status = ProviderStatus { observed_generation: Some(generation), targets, ..old.clone() };
-        if let Some(plugin) = &entry.current {
-            status.plugin = Some(PluginStatus {
-                name: plugin.description.name.clone(),
-                version: plugin.description.version.clone(),
-                digest: plugin.digest.clone(),
-                contract: plugin.contract.clone(),
-                source: entry.source.as_ref().map(ToString::to_string).unwrap_or_default(),
-                shadowed: entry.shadowed.iter().take(SHADOWED).map(ToString::to_string).collect(),
-            });
-        }
-        let name = provider.name_any();
-        status.proxies = self.store.proxies().iter().filter(|p| p.spec.provider == name).count() as u32;
-        set(&mut status.conditions, "Ready", says.clone(), generation, self.clock.wall());
-        if status == old {
-            return Ok(());
-        }
-        self.store.set_provider_status(provider, status).await?;
-        let before = find(&old.conditions, "Ready").map(|c| c.reason.clone());
-        if before.as_ref() != Some(&says.reason) {
-            let good = matches!(says.reason.as_str(), "Ready");
-            self.store.event(Event {
-                regarding: Regarding::Provider(name),
-                severity: if good { Severity::Normal } else { Severity::Warning },
-                reason: says.reason,
-                message: says.message,
-            });
-        }
-        Ok(())
-    }
-
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Current>> {
         self.current.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl From<Held> for Says {
-    fn from(held: Held) -> Self {
-        Self::new(false, held.reason, held.message)
     }
 }
 
 fn made_from(provider: &Provider, entry: &Entry) -> (String, i64, String) {
     let digest = entry.current.as_ref().map(|p| p.digest.clone()).unwrap_or_default();
     (provider.uid().unwrap_or_default(), provider.metadata.generation.unwrap_or(0), digest)
-}
-
-/// The condition `Ready`, and the targets.
-fn judge(
-    provider: &Provider,
-    entry: &Entry,
-    built: &Result<Arc<Handle>, (String, String)>,
-    findings: Result<Vec<Finding>, CallError>,
-) -> (Says, Vec<TargetStatus>) {
-    let handle = match built {
-        Ok(handle) => handle,
-        Err((reason, message)) => return (Says::new(false, reason.clone(), message.clone()), vec![]),
-    };
-    let old_targets = || provider.status.as_ref().map(|s| s.targets.clone()).unwrap_or_default();
-    let held = handle.holds_back();
-    let findings = match findings {
-        Ok(findings) => findings,
-        Err(_) if let Some(held) = held => return (held.into(), old_targets()),
-        Err(error) => return (Says::new(false, error.reason, error.message), old_targets()),
-    };
-    let bad: Vec<String> =
-        findings.iter().filter(|f| !f.healthy).map(|f| format!("{} ({}: {})", f.target, f.reason, f.message)).collect();
-    let description = &handle.plugin().description;
-    let says = if let Some(held) = held {
-        held.into()
-    } else if let Some(refused) = entry.refused.as_ref() {
-        Says::new(
-            bad.len() < findings.len() || findings.is_empty(),
-            refused.reason,
-            format!("version {} goes on serving; {}", description.version, refused.message),
-        )
-    } else if bad.is_empty() {
-        Says::new(true, "Ready", format!("{} {} serves", description.name, description.version))
-    } else if bad.len() < findings.len() {
-        Says::new(true, "Degraded", format!("not usable: {}", bad.join("; ")))
-    } else {
-        // One reason where all targets agree, the usual case of one host.
-        let agreed = findings.iter().all(|f| f.reason == findings[0].reason);
-        let reason = if agreed { findings[0].reason.as_str() } else { "NoTargetHealthy" };
-        Says::new(false, reason, format!("no target is usable: {}", bad.join("; ")))
-    };
-    let targets = findings
-        .into_iter()
-        .map(|f| TargetStatus { name: f.target, healthy: f.healthy, reason: f.reason, message: f.message })
-        .collect();
-    (says, targets)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::store::local::database::Database;
 
 const MANIFEST: &str = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: demo}\nspec: {plugin: {name: sandbox}, config: {a: 1}}\n";
 
-async fn mk_providers(dir: &std::path::Path) -> (Arc<LocalStore>, Providers) {
+async fn mk_providers(dir: &std::path::Path) -> (Arc<LocalStore>, Providers, Arc<ManualClock>) {
     let manifests = dir.join("manifests");
     std::fs::create_dir(&manifests).unwrap();
     std::fs::write(manifests.join("demo.yaml"), MANIFEST).unwrap();
@@ -20,38 +20,59 @@ async fn mk_providers(dir: &std::path::Path) -> (Arc<LocalStore>, Providers) {
     let loader = Loader::new(Runtime::new(None).unwrap(), clock.clone()).unwrap();
     let registry = Arc::new(Registry::new(Arc::new(loader), "put NAME.wasm there"));
     let artifacts = Artifacts::new(registry.clone(), clock.clone(), dir, vec![]);
-    (store.clone(), Providers::new(store, registry, artifacts, clock))
+    (store.clone(), Providers::new(store, registry, artifacts, clock.clone()), clock)
 }
 
 /// Each write of its own status once led to another check; with a figure in a message that was a loop without a pause.
 #[tokio::test]
 async fn its_own_status_is_no_reason_to_look_at_a_provider_again() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, providers) = mk_providers(dir.path()).await;
+    let (store, providers, _) = mk_providers(dir.path()).await;
     assert!(!providers.has_seen(&store.provider("demo").unwrap()), "never looked at");
-    let pass = providers.reconcile("demo").await;
+    let pass = providers.reconcile("demo", false).await;
     assert!(pass.changed && pass.again >= Duration::from_secs(10));
     let written = store.provider("demo").unwrap();
     assert!(written.status.is_some() && providers.has_seen(&written));
     std::fs::write(dir.path().join("manifests/demo.yaml"), MANIFEST.replace("a: 1", "a: 2")).unwrap();
     store.apply_manifests().await;
     assert!(!providers.has_seen(&store.provider("demo").unwrap()), "another spec");
-    assert!(!providers.reconcile("demo").await.changed, "it is as it was");
+    assert!(!providers.reconcile("demo", false).await.changed, "it is as it was");
     assert_eq!(store.provider("demo").unwrap().status.as_ref().and_then(|s| s.observed_generation), Some(2));
 }
 
 #[tokio::test]
 async fn a_transition_is_told_once_and_a_changed_credential_is_another_epoch() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, providers) = mk_providers(dir.path()).await;
+    let (store, providers, _) = mk_providers(dir.path()).await;
     for _ in 0..3 {
-        providers.reconcile("demo").await;
+        providers.reconcile("demo", false).await;
     }
     assert_eq!(store.events().iter().filter(|e| e.reason == "PluginMissing").count(), 1);
     let epoch = || providers.lock()["demo"].epoch;
     let before = epoch();
-    providers.reconcile("demo").await;
+    providers.reconcile("demo", false).await;
     assert_eq!(epoch(), before);
     providers.renew();
     assert_ne!(epoch(), before);
+}
+
+#[tokio::test]
+async fn the_count_of_proxies_is_written_no_more_than_twice_a_minute() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, providers, clock) = mk_providers(dir.path()).await;
+    let shown = || store.provider("demo").unwrap().status.as_ref().unwrap().proxies;
+    for (step, (proxies, seconds, expected)) in
+        [(1, 0, 1), (3, 29, 1), (3, 1, 3), (4, 5, 3), (4, 25, 4)].into_iter().enumerate()
+    {
+        for n in 0..proxies {
+            let manifest = format!(
+                "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: p{n}}}\nspec: {{provider: demo}}\n"
+            );
+            std::fs::write(dir.path().join(format!("manifests/{n}.yaml")), manifest).unwrap();
+        }
+        store.apply_manifests().await;
+        clock.advance(Duration::from_secs(seconds));
+        providers.reconcile("demo", false).await;
+        assert_eq!(shown(), expected, "step {step}");
+    }
 }

@@ -2,17 +2,19 @@
 //! says; [`driver`] does what they say.
 
 pub mod absorb;
+pub mod beside;
 mod calls;
 pub mod decide;
 pub mod driver;
 pub mod memory;
 mod publish;
+pub mod rebuild;
+pub mod roster;
+pub mod settle;
 pub mod summary;
 
 #[cfg(test)]
 mod lab;
-#[cfg(test)]
-mod model_tests;
 
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use crate::model::login::Login;
 use crate::model::provider::Reach;
 
 pub use self::memory::{Memory, Rebuild, Seen, Stage, Trouble};
+pub use self::roster::{Roster, Standing};
 
 /// What is known beside the object.
 #[derive(Clone, Debug)]
@@ -32,8 +35,14 @@ pub struct Facts {
     pub provider: ProviderFacts,
     /// What its probes say.
     pub health: Verdict,
+    /// What the probes of the instance to follow say.
+    pub next_health: Verdict,
     /// Whether somebody holds a lease of it.
     pub held: bool,
+    /// Incarnations on their way out of which somebody holds a lease.
+    pub held_retiring: Vec<u32>,
+    /// How the other Proxies of its Provider stand.
+    pub standing: Standing,
     /// What the last listing of its Provider showed of it.
     pub listed: Option<Listed>,
     /// On the monotonic clock.
@@ -44,6 +53,25 @@ pub struct Facts {
     pub login_key: String,
     /// The login that a Secret gives.
     pub own_login: OwnLogin,
+}
+
+impl Facts {
+    /// Whether the floor (`limits.maxUnavailable`) lets this Proxy be replaced. `serving`: that takes one out which serves.
+    pub(super) fn may_replace(&self, provider: &ReadyProvider, serving: bool) -> bool {
+        let floor = self.standing.floor(&provider.max_unavailable);
+        let out = if serving { self.standing.out } else { 0 };
+        !self.mass_absence(provider) && self.standing.replaced.max(out) < floor
+    }
+
+    /// Whether `limits.instances` leaves no room for one more.
+    pub(super) fn is_full(&self, provider: &ReadyProvider) -> bool {
+        provider.instances.is_some_and(|most| self.standing.instances >= most)
+    }
+
+    /// Whether more vanished at once than accident explains, and nobody said that it is so.
+    pub(super) fn mass_absence(&self, provider: &ReadyProvider) -> bool {
+        self.standing.mass_absence && !provider.absence_accepted
+    }
 }
 
 /// The login of `auth.secretRef`.
@@ -109,10 +137,22 @@ pub struct ReadyProvider {
     pub epoch: u64,
     /// Places that other Proxies hold, where a place holds one instance.
     pub taken: Vec<String>,
+    /// Whether a place holds one instance.
+    pub one_per_place: bool,
     /// `limits.createDeadline`.
     pub create_deadline: Duration,
     /// `limits.callTimeout`.
     pub call_timeout: Duration,
     /// `spec.endpoint`.
     pub reach: Option<Reach>,
+    /// Whether an instance may come before the one that it follows goes: not with `static-address`.
+    pub surges: bool,
+    /// `limits.maxUnavailable`.
+    pub max_unavailable: String,
+    /// `limits.instances`.
+    pub instances: Option<u32>,
+    /// Vanished instances are made anew however many they are: a human said so.
+    pub absence_accepted: bool,
+    /// Why this Proxy may not have anything made or replaced there: reason, and text.
+    pub denied: Option<(&'static str, String)>,
 }

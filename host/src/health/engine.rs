@@ -34,7 +34,8 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    watched: HashMap<ProxyKey, Watched>,
+    /// A Proxy has more than one while another instance comes to take over.
+    watched: HashMap<ProxyKey, Vec<Watched>>,
     timers: BinaryHeap<Reverse<(Instant, u64, ProxyKey)>>,
     serial: u64,
 }
@@ -57,34 +58,39 @@ impl Engine {
         (Self { shared: Arc::new(Shared { state: Mutex::default(), wake: Notify::new(), changed }) }, changes)
     }
 
-    /// Watches this target from now on. The same one again changes nothing.
+    /// Watches this target from now on, in the place of the last one of its incarnation. The same one again changes nothing.
     pub fn watch(&self, target: Target) {
         let mut state = self.lock();
-        if state.watched.get(&target.key).is_some_and(|w| *w.target == target) {
+        let state = &mut *state;
+        let of_key = state.watched.entry(target.key.clone()).or_default();
+        let old = of_key.iter().position(|w| w.target.uid == target.uid && w.target.incarnation == target.incarnation);
+        if old.is_some_and(|at| *of_key[at].target == target) {
             return;
         }
         state.serial += 1;
         let serial = state.serial;
         let key = target.key.clone();
-        let same = |w: &Watched| {
-            w.target.uid == target.uid
-                && w.target.incarnation == target.incarnation
-                && w.target.endpoint == target.endpoint
-        };
-        let (verdict, passed_once) = match state.watched.remove(&key) {
+        let (verdict, passed_once) = match old.map(|at| of_key.swap_remove(at)) {
             // Another interval or login is no reason to forget.
-            Some(old) if same(&old) => (old.verdict, old.passed_once),
+            Some(old) if old.target.endpoint == target.endpoint => (old.verdict, old.passed_once),
             _ => (Verdict::Unknown, false),
         };
-        state.watched.insert(
-            key.clone(),
-            Watched { target: Arc::new(target), serial, verdict, passes: 0, failures: 0, passed_once },
-        );
+        of_key.push(Watched { target: Arc::new(target), serial, verdict, passes: 0, failures: 0, passed_once });
         state.timers.push(Reverse((Instant::now(), serial, key)));
         self.shared.wake.notify_one();
     }
 
-    /// Watches it no longer.
+    /// Watches none of a Proxy's any longer but these incarnations.
+    pub fn keep_only(&self, key: &ProxyKey, incarnations: &[Option<u32>]) {
+        let mut state = self.lock();
+        let Some(of_key) = state.watched.get_mut(key) else { return };
+        of_key.retain(|w| incarnations.contains(&Some(w.target.incarnation)));
+        if of_key.is_empty() {
+            state.watched.remove(key);
+        }
+    }
+
+    /// Watches none of it any longer.
     pub fn forget(&self, key: &ProxyKey) {
         self.lock().watched.remove(key);
     }
@@ -94,7 +100,8 @@ impl Engine {
     pub fn verdict(&self, key: &ProxyKey, uid: &str, incarnation: u32, endpoint: &Endpoint) -> Verdict {
         let state = self.lock();
         let same = |t: &Target| t.uid == uid && t.incarnation == incarnation && t.endpoint == *endpoint;
-        state.watched.get(key).filter(|w| same(&w.target)).map(|w| w.verdict.clone()).unwrap_or_default()
+        let found = state.watched.get(key).into_iter().flatten().find(|w| same(&w.target));
+        found.map(|w| w.verdict.clone()).unwrap_or_default()
     }
 
     /// Probes until dropped.
@@ -132,7 +139,7 @@ impl Engine {
                 return Err(Some(*at));
             }
             let Some(Reverse((_, serial, key))) = state.timers.pop() else { return Err(None) };
-            if let Some(watched) = state.watched.get(&key).filter(|w| w.serial == serial) {
+            if let Some(watched) = state.watched.get(&key).into_iter().flatten().find(|w| w.serial == serial) {
                 return Ok((watched.target.clone(), serial));
             }
         }
@@ -140,7 +147,8 @@ impl Engine {
 
     fn record(&self, target: &Target, serial: u64, outcome: Result<Option<String>, Failure>) {
         let mut state = self.lock();
-        let Some(watched) = state.watched.get_mut(&target.key).filter(|w| w.serial == serial) else { return };
+        let of_key = state.watched.get_mut(&target.key).into_iter().flatten();
+        let Some(watched) = of_key.into_iter().find(|w| w.serial == serial) else { return };
         let word = outcome.as_ref().map_or_else(|f| f.kind.reason(), |_| "pass");
         METRICS.probes.get_or_create(&Outcome { outcome: word }).inc();
         let before = watched.verdict.clone();
@@ -295,7 +303,7 @@ mod tests {
         let target = (*mk_watched().target).clone();
         engine.watch(target.clone());
         let healthy = Verdict::Healthy { exit_ip: None };
-        engine.lock().watched.get_mut(&target.key).unwrap().verdict = healthy.clone();
+        engine.lock().watched.get_mut(&target.key).unwrap()[0].verdict = healthy.clone();
         let other = Endpoint { port: 2, ..target.endpoint.clone() };
         assert_eq!(engine.verdict(&target.key, "u", 0, &target.endpoint), healthy);
         for (uid, incarnation, endpoint) in [("v", 0, &target.endpoint), ("u", 1, &target.endpoint), ("u", 0, &other)] {

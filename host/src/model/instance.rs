@@ -214,6 +214,8 @@ impl Description {
     }
 }
 
+/// Capability: a rebuild keeps the address, so the old incarnation goes before the new one comes.
+pub const STATIC_ADDRESS: &str = "static-address";
 /// Capability: a place holds one instance.
 pub const ONE_PER_PLACE: &str = "one-per-place";
 

@@ -45,6 +45,8 @@ pub struct Metrics {
     pub probes: Family<Outcome, Counter>,
     /// Requests with no or a wrong credential.
     pub rest_unauthorized: Counter,
+    /// What garbage collection found and did.
+    pub collections: Family<Outcome, Counter>,
 }
 
 /// The metrics of this process.
@@ -64,6 +66,7 @@ impl Metrics {
             leases: Family::default(),
             probes: Family::default(),
             rest_unauthorized: Counter::default(),
+            collections: Family::default(),
         };
         let r = &mut metrics.registry;
         r.register_collector(Box::new(metrics.providers.clone()));
@@ -86,6 +89,11 @@ impl Metrics {
             "proxy_operator_rest_unauthorized",
             "Requests with no or a wrong credential",
             metrics.rest_unauthorized.clone(),
+        );
+        r.register(
+            "proxy_operator_collections",
+            "Instances that no Proxy names: found, and what became of them",
+            metrics.collections.clone(),
         );
         metrics
     }
@@ -126,9 +134,14 @@ mod tests {
     #[test]
     fn the_operations_page_lists_every_metric_and_no_other() {
         // A family without a value is not served.
-        for family in
-            [&METRICS.reconciles, &METRICS.leases, &METRICS.probes, &METRICS.plugin_loads, &METRICS.plugin_cache]
-        {
+        for family in [
+            &METRICS.reconciles,
+            &METRICS.leases,
+            &METRICS.probes,
+            &METRICS.plugin_loads,
+            &METRICS.plugin_cache,
+            &METRICS.collections,
+        ] {
             drop(family.get_or_create(&Outcome { outcome: "success" }));
         }
         let text = METRICS.text();

@@ -327,6 +327,20 @@ pub struct AllowedNamespaces {
     pub match_labels: BTreeMap<String, String>,
 }
 
+impl AllowedNamespaces {
+    /// Whether Proxies of this namespace may use the provider.
+    pub fn admits(&self, namespace: &str, labels: impl FnOnce() -> BTreeMap<String, String>) -> bool {
+        match self.from {
+            From::All => true,
+            From::Names => self.names.iter().any(|name| name == namespace),
+            From::Selector => {
+                let labels = labels();
+                self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            }
+        }
+    }
+}
+
 /// Which namespaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum From {
@@ -438,6 +452,18 @@ pub struct TargetStatus {
     /// For people.
     #[schemars(length(max = 1024))]
     pub message: String,
+}
+
+impl Provider {
+    /// Whether somebody asked for its deletion.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether our finalizer stands.
+    pub fn has_finalizer(&self) -> bool {
+        self.metadata.finalizers.iter().flatten().any(|f| f == super::PROVIDER_FINALIZER)
+    }
 }
 
 fn default_ssh_port() -> u16 {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::condition::Condition;
+use super::instance::Instance;
 use super::span::Span;
 
 /// A forward proxy for crawlers, made and kept healthy by a provider.
@@ -243,6 +244,9 @@ pub struct ProxyStatus {
     /// How often the proxy was rebuilt.
     #[serde(default)]
     pub rebuilds: u32,
+    /// The last incarnation that was begun, whatever became of it: no number is used twice.
+    #[serde(default)]
+    pub last_incarnation: u32,
 }
 
 /// A hash and the version of its rule.
@@ -312,6 +316,13 @@ pub struct InstanceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub login_secret: Option<String>,
+    /// When it was Ready first. Its age, for `spec.maxAge`, counts from here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", length(max = 64))]
+    pub ready_since: Option<Timestamp>,
+    /// Of an instance to follow: hash of the spec that it is made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_hash: Option<SpecHash>,
 }
 
 impl ProxySpec {
@@ -333,6 +344,33 @@ impl ProxySpec {
             rebuild_token: String::new(),
             paused: false,
         }
+    }
+}
+
+impl ProxyStatus {
+    /// Every instance that may exist: the one that serves, the one to follow, those on their way out.
+    pub fn instances(&self) -> impl Iterator<Item = &InstanceStatus> {
+        self.instance.iter().chain(&self.next).chain(&self.retiring).filter(|i| i.placement.is_some())
+    }
+
+    /// Begins an incarnation after all that were there; answers its number.
+    pub fn begin_incarnation(&mut self) -> u32 {
+        let known = self.instance.iter().chain(&self.next).chain(&self.retiring).map(|i| i.incarnation);
+        self.last_incarnation = known.max().unwrap_or(0).max(self.last_incarnation) + 1;
+        self.last_incarnation
+    }
+}
+
+/// Old instances that a Proxy may have at once.
+pub const RETIRING: usize = 3;
+
+impl InstanceStatus {
+    /// Takes in what its backend shows of it.
+    pub fn take_in(&mut self, shown: &Instance) {
+        self.provider_id = Some(shown.provider_id.clone());
+        self.backend_id = shown.backend_id.clone().or(self.backend_id.take());
+        self.continuation = shown.continuation.clone();
+        self.login_secret = shown.login_secret.clone().or(self.login_secret.take());
     }
 }
 

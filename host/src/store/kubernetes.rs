@@ -1,11 +1,13 @@
 //! The store of an operator in Kubernetes: the API server holds everything; memory holds what was last seen of it.
 
+mod abandoned;
 mod cache;
 mod events;
 mod plugins;
 mod secrets;
 mod tokens;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -19,12 +21,13 @@ use self::events::Events;
 pub use self::plugins::DIGEST_ANNOTATION;
 use self::secrets::Secrets as KubeSecrets;
 use super::{Change, Event, LabelledSecret, Store, StoreError};
-use crate::model::PROXY_FINALIZER;
+use crate::model::abandoned::Abandoned;
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::ProxyKey;
 use crate::model::provider::{Provider, ProviderStatus, Source};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
 use crate::model::secret::SecretBytes;
+use crate::model::{PROVIDER_FINALIZER, PROXY_FINALIZER};
 use crate::plugin::grants::{ApiServer, Cluster, SecretError, Secrets};
 
 /// The store of an operator in Kubernetes.
@@ -35,7 +38,9 @@ pub struct KubeStore {
     plugins: plugins::Seen,
     proxies: Cache<Proxy>,
     providers: Cache<Provider>,
+    namespaces: Cache<Namespace>,
     secrets: KubeSecrets,
+    abandoned: abandoned::List,
     events: Events,
     login_keys: Mutex<Vec<LoginKey>>,
     api_server: ApiServer,
@@ -58,7 +63,9 @@ impl KubeStore {
         let this = Arc::new(Self {
             proxies: Cache::new(Api::all(client.clone())),
             providers: Cache::new(Api::all(client.clone())),
+            namespaces: Cache::new(Api::all(client.clone())),
             events: Events::start(client.clone(), namespace),
+            abandoned: abandoned::List::new(client.clone(), namespace),
             namespace: namespace.to_owned(),
             installation: installation.unwrap_or_default(),
             plugins: plugins::Seen::default(),
@@ -69,6 +76,7 @@ impl KubeStore {
             changes,
         });
         this.secrets.fill().await?;
+        this.namespaces.fill().await?;
         this.providers.fill().await?;
         this.proxies.fill().await?;
         Ok(this)
@@ -78,8 +86,9 @@ impl KubeStore {
     pub async fn watch(self: Arc<Self>) {
         let proxies = self.proxies.follow(|proxy| self.changed(Change::Proxy(ProxyKey::of(proxy))));
         let providers = self.providers.follow(|provider| self.changed(Change::Provider(provider.name_any())));
+        let namespaces = self.namespaces.follow(|namespace| self.changed(Change::Namespace(namespace.name_any())));
         let secrets = self.secrets.follow(|| self.changed(Change::Secrets));
-        futures::future::join3(proxies, providers, secrets).await;
+        futures::future::join4(proxies, providers, namespaces, secrets).await;
     }
 
     fn proxy_api(&self, proxy: &Proxy) -> Api<Proxy> {
@@ -134,6 +143,12 @@ impl Store for KubeStore {
         self.providers.get(name)
     }
 
+    fn namespace_labels(&self, namespace: &str) -> BTreeMap<String, String> {
+        let mut labels = self.namespaces.get(namespace).map(|n| n.labels().clone()).unwrap_or_default();
+        labels.insert(super::NAMESPACE_NAME.to_owned(), namespace.to_owned());
+        labels
+    }
+
     fn changes(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
@@ -150,11 +165,7 @@ impl Store for KubeStore {
 
     async fn set_proxy_finalizer(&self, proxy: &Proxy, present: bool) -> Result<Option<Arc<Proxy>>, StoreError> {
         let (key, name) = (ProxyKey::of(proxy).to_string(), proxy.name_any());
-        let mut finalizers = proxy.finalizers().to_vec();
-        finalizers.retain(|f| f != PROXY_FINALIZER);
-        if present {
-            finalizers.push(PROXY_FINALIZER.into());
-        }
+        let finalizers = super::finalizers_with(proxy, PROXY_FINALIZER, present);
         let gone = proxy.is_deleting() && finalizers.is_empty();
         // A merge patch that names the version: the list is replaced only if it is the one that was read.
         let meta = serde_json::json!({"resourceVersion": proxy.resource_version(), "finalizers": finalizers});
@@ -171,6 +182,51 @@ impl Store for KubeStore {
                 Ok(None)
             }
         }
+    }
+
+    async fn fresh_proxies(&self) -> Result<Vec<Arc<Proxy>>, StoreError> {
+        self.proxies.list().await
+    }
+
+    async fn fresh_proxy(&self, key: &ProxyKey) -> Result<Option<Arc<Proxy>>, StoreError> {
+        let api: Api<Proxy> = Api::namespaced(self.client.clone(), &key.namespace);
+        let found = api.get_opt(&key.name).await.map_err(|e| store_error(&key.to_string(), e))?;
+        Ok(found.map(|proxy| self.proxies.keep(proxy)))
+    }
+
+    async fn abandoned(&self) -> Result<Vec<Abandoned>, StoreError> {
+        self.abandoned.all().await
+    }
+
+    async fn abandon(&self, given_up: Vec<Abandoned>) -> Result<(), StoreError> {
+        self.abandoned.add(given_up).await
+    }
+
+    async fn forget_abandoned(&self, key: &str) -> Result<bool, StoreError> {
+        self.abandoned.forget(key).await
+    }
+
+    async fn set_provider_finalizer(&self, provider: &Provider, present: bool) -> Result<(), StoreError> {
+        let name = provider.name_any();
+        let finalizers = super::finalizers_with(provider, PROVIDER_FINALIZER, present);
+        let gone = provider.meta().deletion_timestamp.is_some() && finalizers.is_empty();
+        let meta = serde_json::json!({"resourceVersion": provider.resource_version(), "finalizers": finalizers});
+        let patch = kube::api::Patch::Merge(serde_json::json!({"metadata": meta}));
+        let api: Api<Provider> = Api::all(self.client.clone());
+        let stored = match api.patch(&name, &kube::api::PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if gone && status.code == 404 => None,
+            stored => Some(stored.map_err(|e| store_error(&name, e))?),
+        };
+        match stored.filter(|_| !gone) {
+            Some(stored) => drop(self.providers.keep(stored)),
+            None => self.providers.drop(&name, provider.uid().as_deref()),
+        }
+        self.changed(Change::Provider(name));
+        Ok(())
+    }
+
+    async fn hold_plugins(&self, in_use: &BTreeSet<String>) -> Result<(), StoreError> {
+        self.hold_configmaps(in_use).await
     }
 
     async fn set_provider_status(&self, provider: &Provider, status: ProviderStatus) -> Result<(), StoreError> {

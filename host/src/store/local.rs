@@ -5,6 +5,7 @@ mod manifests;
 mod objects;
 mod secrets;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ pub use self::secrets::SecretFiles;
 use super::recent::Recent;
 use super::{Change, Event, LabelledSecret, Store, StoreError};
 use crate::model::API_TOKEN_LABEL;
+use crate::model::abandoned::{ABANDONED, Abandoned};
 use crate::model::clock::Clock;
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::ProxyKey;
@@ -26,6 +28,9 @@ use crate::model::provider::{Provider, ProviderStatus, Source};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
 use crate::model::secret::SecretBytes;
 use crate::plugin::grants::{SecretError, Secrets};
+
+/// Instances that were given up.
+const ABANDONED_TABLE: &str = "abandoned";
 
 /// The store of a standalone operator.
 pub struct LocalStore {
@@ -106,6 +111,11 @@ impl Store for LocalStore {
         self.provider_objects.get(name)
     }
 
+    fn namespace_labels(&self, namespace: &str) -> BTreeMap<String, String> {
+        // Here a namespace is nothing but its name.
+        BTreeMap::from([(super::NAMESPACE_NAME.to_owned(), namespace.to_owned())])
+    }
+
     fn changes(&self) -> broadcast::Receiver<Change> {
         self.changes.subscribe()
     }
@@ -122,11 +132,8 @@ impl Store for LocalStore {
         let stored = self
             .objects
             .update(&key.to_string(), Some(proxy), |object| {
-                let finalizers = object.metadata.finalizers.get_or_insert_default();
-                finalizers.retain(|f| f != crate::model::PROXY_FINALIZER);
-                if present {
-                    finalizers.push(crate::model::PROXY_FINALIZER.into());
-                }
+                let ours = crate::model::PROXY_FINALIZER;
+                object.metadata.finalizers = Some(super::finalizers_with(object, ours, present));
             })
             .await?;
         if stored.is_none() {
@@ -135,6 +142,57 @@ impl Store for LocalStore {
         }
         self.changed(Change::Proxy(key));
         Ok(stored)
+    }
+
+    async fn fresh_proxies(&self) -> Result<Vec<Arc<Proxy>>, StoreError> {
+        Ok(self.objects.all())
+    }
+
+    async fn fresh_proxy(&self, key: &ProxyKey) -> Result<Option<Arc<Proxy>>, StoreError> {
+        Ok(self.proxy(key))
+    }
+
+    async fn abandoned(&self) -> Result<Vec<Abandoned>, StoreError> {
+        let all = self.database.all(ABANDONED_TABLE)?;
+        let parse = |(key, bytes): (String, Vec<u8>)| {
+            serde_json::from_slice(&bytes)
+                .map_err(|e| StoreError::Unavailable(format!("abandoned instance {key} cannot be read: {e}")))
+        };
+        all.into_iter().map(parse).collect()
+    }
+
+    async fn abandon(&self, given_up: Vec<Abandoned>) -> Result<(), StoreError> {
+        if self.abandoned().await?.len() + given_up.len() > ABANDONED {
+            return Err(super::too_many_abandoned());
+        }
+        let write = |a: Abandoned| {
+            let bytes = serde_json::to_vec(&a).map_err(|e| StoreError::Unavailable(e.to_string()))?;
+            Ok(Write::put(ABANDONED_TABLE, a.key(), bytes))
+        };
+        self.database.write(given_up.into_iter().map(write).collect::<Result<_, StoreError>>()?).await
+    }
+
+    async fn forget_abandoned(&self, key: &str) -> Result<bool, StoreError> {
+        let known = self.abandoned().await?.iter().any(|a| a.key() == key);
+        self.database.write(vec![Write::remove(ABANDONED_TABLE, key)]).await?;
+        Ok(known)
+    }
+
+    async fn set_provider_finalizer(&self, provider: &Provider, present: bool) -> Result<(), StoreError> {
+        let name = provider.metadata.name.clone().unwrap_or_default();
+        let finalizers = super::finalizers_with(provider, crate::model::PROVIDER_FINALIZER, present);
+        let set = |object: &mut Provider| object.metadata.finalizers = Some(finalizers);
+        if self.provider_objects.update(&name, Some(provider), set).await?.is_none() {
+            // Its manifest may be there again, or may have waited for the old object to go.
+            self.folder.look_again();
+        }
+        self.changed(Change::Provider(name));
+        Ok(())
+    }
+
+    async fn hold_plugins(&self, _: &BTreeSet<String>) -> Result<(), StoreError> {
+        // Here a plugin is a file, which nothing can hold.
+        Ok(())
     }
 
     async fn set_provider_status(&self, provider: &Provider, status: ProviderStatus) -> Result<(), StoreError> {

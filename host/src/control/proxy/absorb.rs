@@ -6,9 +6,9 @@ use super::decide::{Answer, Call};
 use super::memory::{POLL, Stage};
 use super::{Facts, Memory, ProviderFacts, ReadyProvider, Seen};
 use crate::model::error::{CallError, ErrorKind, FieldError};
-use crate::model::instance::{Address, Deletion, Instance, Presence, State};
+use crate::model::instance::{Deletion, Instance, Presence, State};
 use crate::model::provider::Reach;
-use crate::model::proxy::{AuthMode, Endpoint, InstanceStatus, Proxy, ProxyStatus};
+use crate::model::proxy::{AuthMode, Endpoint, InstanceStatus, Proxy, ProxyStatus, RETIRING};
 use crate::model::spec_hash::{shaping_fields, spec_hash};
 
 /// Takes an answer in; answers the status to store, when it changed. `facts.provider` is the one that was asked.
@@ -45,7 +45,7 @@ pub fn absorb(
             memory.fail(proxy, call, error, with, facts.now, random);
             return None;
         }
-        if provider.taken.contains(placement) {
+        if provider.taken.contains(placement) || facts.is_full(provider) {
             // Another Proxy took it meanwhile: a place is asked for anew.
             return None;
         }
@@ -110,7 +110,7 @@ pub fn absorb(
 }
 
 /// Notes from which spec the instance is made.
-fn stamp(proxy: &Proxy, status: &mut ProxyStatus, facts: &Facts) {
+pub(super) fn stamp(proxy: &Proxy, status: &mut ProxyStatus, facts: &Facts) {
     let login = facts.own_login.newest();
     status.spec_hash = Some(spec_hash(&proxy.spec, login));
     status.applied = shaping_fields(&proxy.spec, login);
@@ -125,52 +125,45 @@ fn take_in(
     provider: &ReadyProvider,
     shown: &Instance,
 ) {
-    let instance = status.instance.get_or_insert_default();
-    instance.provider_id = Some(shown.provider_id.clone());
-    instance.backend_id = shown.backend_id.clone().or(instance.backend_id.take());
-    instance.continuation = shown.continuation.clone();
-    instance.login_secret = shown.login_secret.clone().or(instance.login_secret.take());
-    memory.seen = Some(Seen {
-        state: Some(shown.state.clone()),
-        at: facts.now,
-        poll_after: shown.poll_after,
-        message: shown.message.clone(),
-    });
+    status.instance.get_or_insert_default().take_in(shown);
+    memory.seen = Some(Seen::of(shown, facts.now));
     if shown.state == State::Running {
-        status.endpoint = choose(&shown.addresses, provider.reach).map(|host| Endpoint {
-            host,
-            port: shown.port.unwrap_or(proxy.spec.port),
-            protocol: proxy.spec.protocol,
-        });
+        status.endpoint = endpoint(proxy, shown, provider.reach);
         status.address = status.endpoint.as_ref().map(Endpoint::authority);
     }
 }
 
-/// The address that probe, status and lease use.
-fn choose(addresses: &[Address], reach: Option<Reach>) -> Option<String> {
-    let external = addresses.iter().find(|a| a.external);
-    let internal = addresses.iter().find(|a| !a.external);
-    match reach {
+/// Where probe, status and lease reach it.
+pub(super) fn endpoint(proxy: &Proxy, shown: &Instance, reach: Option<Reach>) -> Option<Endpoint> {
+    let external = shown.addresses.iter().find(|a| a.external);
+    let internal = shown.addresses.iter().find(|a| !a.external);
+    let address = match reach {
         Some(Reach::External) => external,
         Some(Reach::Internal) => internal,
         None => external.or(internal),
-    }
-    .map(|a| a.host.clone())
+    }?;
+    let port = shown.port.unwrap_or(proxy.spec.port);
+    Some(Endpoint { host: address.host.clone(), port, protocol: proxy.spec.protocol })
 }
 
-/// Restores a lost status from what the backend shows: the newest incarnation serves.
+/// Restores a lost status from what the backend shows: the newest incarnation serves, the others go. What finds no room
+/// among those is an orphan, which garbage collection finds.
 fn adopt(proxy: &Proxy, status: &mut ProxyStatus, mut instances: Vec<Instance>, facts: &Facts) {
     instances.sort_by_key(|i| i.incarnation);
-    let Some(newest) = instances.pop() else { return };
-    status.create_sent.get_or_insert(facts.wall);
-    status.instance = Some(InstanceStatus {
-        incarnation: newest.incarnation.unwrap_or(0),
-        placement: Some(newest.placement),
-        provider_id: Some(newest.provider_id),
-        backend_id: newest.backend_id,
+    let restored = |found: Instance| InstanceStatus {
+        incarnation: found.incarnation.unwrap_or(0),
+        placement: Some(found.placement),
+        provider_id: Some(found.provider_id),
+        backend_id: found.backend_id,
         login_key: Some(facts.login_key.clone()),
         ..InstanceStatus::default()
-    });
+    };
+    let Some(newest) = instances.pop().map(restored) else { return };
+    status.create_sent.get_or_insert(facts.wall);
+    let older = instances.into_iter().rev().map(restored).filter(|old| old.incarnation != newest.incarnation);
+    status.retiring = older.take(RETIRING).collect();
+    status.retiring.dedup_by_key(|old| old.incarnation);
+    status.instance = Some(newest);
     // Of what it was made nobody knows any more; the next change of the spec is noticed again.
     stamp(proxy, status, facts);
 }

@@ -4,6 +4,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::OwnLogin;
+use super::beside::Beside;
 use super::decide::{Answer, Call};
 use super::driver::Driver;
 use crate::model::error::{CallError, ErrorKind};
@@ -16,15 +17,15 @@ use crate::plugin::grants::SecretError;
 use crate::plugin::handle::Handle;
 
 impl Driver {
-    /// The login that the proxy has: its own Secret's, its backend's, or the derived one.
+    /// The login that an instance of the proxy has: its own Secret's, its backend's, or the derived one.
     pub(super) async fn login(
         &self,
         proxy: &Proxy,
+        instance: Option<&InstanceStatus>,
         keys: &[LoginKey],
         handle: Option<&Handle>,
         own: &OwnLogin,
     ) -> Result<Option<Login>, CallError> {
-        let instance = proxy.status.as_ref().and_then(|s| s.instance.as_ref());
         if let (Some(name), Some(handle)) = (instance.and_then(|i| i.login_secret.as_ref()), handle) {
             return handle.granted_login(name).await.map(Some);
         }
@@ -74,11 +75,20 @@ impl Driver {
         &self,
         proxy: &Proxy,
         handle: &Handle,
+        which: Option<Beside>,
         call: &Call,
         keys: &[LoginKey],
         own: &OwnLogin,
     ) -> Result<Answer, CallError> {
-        let instance = proxy.status.as_ref().and_then(|s| s.instance.clone()).unwrap_or_default();
+        let mut status = proxy.status.clone().unwrap_or_default();
+        let instance = match which {
+            None => status.instance.clone().unwrap_or_default(),
+            Some(which) => which.of(&status).cloned().unwrap_or_else(|| InstanceStatus {
+                // A place is asked for, for one that is not begun yet.
+                incarnation: status.begin_incarnation(),
+                ..InstanceStatus::default()
+            }),
+        };
         let identity = identity(self.store.installation(), proxy, &instance);
         let request = |login: Option<Login>| Request {
             identity: identity.clone(),
@@ -106,7 +116,7 @@ impl Driver {
             }
             Call::Place(avoid) => handle.place(&request(None), avoid).await.map(Answer::Placed),
             Call::Create => {
-                let login = self.login(proxy, keys, Some(handle), own).await?;
+                let login = self.login(proxy, Some(&instance), keys, Some(handle), own).await?;
                 handle.create(&request(login)).await.map(Answer::Created)
             }
             Call::Get => handle.get(&identity).await.map(Answer::Got),

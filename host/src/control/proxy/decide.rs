@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::memory::{LOOK, POLL, Stage};
+use super::beside::{self, Beside};
+use super::memory::{LOOK, POLL, Stage, serves};
+use super::rebuild::{life_left, next_incarnation, next_rebuild, restamp, surge, up_to_date};
 use super::{Facts, Memory, OwnLogin, ProviderFacts, ReadyProvider, Rebuild, Seen};
 use crate::health::Verdict;
 use crate::health::probe::FailureKind;
 use crate::model::error::{ErrorKind, FieldError};
 use crate::model::instance::{Deletion, Instance, Presence, State};
-use crate::model::proxy::{InstanceStatus, Proxy, ProxyStatus};
-use crate::model::spec_hash::{APPLIED_LOGIN, VERSION, spec_hash};
+use crate::model::proxy::{Proxy, ProxyStatus};
+use crate::model::{SKIP_CLEANUP, is_annotated};
 
 /// A provider that cannot serve is looked at again; its changes wake its Proxies anyway.
 const PROVIDER_POLL: Duration = Duration::from_secs(60);
@@ -18,11 +20,14 @@ const LOGIN_POLL: Duration = Duration::from_secs(15);
 /// A running instance that no listing has shown for so long is asked for.
 pub const OBSERVE: Duration = Duration::from_secs(150);
 /// Bad for so long is replaced.
-const BAD_FOR: Duration = Duration::from_secs(600);
+pub(super) const BAD_FOR: Duration = Duration::from_secs(600);
 /// A state that leads nowhere for so long is a failed one.
-const UNKNOWN_FOR: Duration = Duration::from_secs(600);
+pub(super) const UNKNOWN_FOR: Duration = Duration::from_secs(600);
+/// What the floor, `limits.instances` or a mass absence holds back is looked at again.
+pub(super) const HELD: Duration = Duration::from_secs(10);
 /// Reason of a rebuild that is called off when the spec is as it was.
 const SPEC_CHANGED: &str = "SpecChanged";
+const MAX_AGE: &str = "MaxAge";
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,13 +36,17 @@ pub enum Step {
     Store(Box<ProxyStatus>),
     /// Set or remove the finalizer, then decide anew.
     Finalizer(bool),
+    /// Remember what is there as given up, then decide anew.
+    Abandon,
     /// Call the provider, absorb the answer, then decide anew.
     Call(Call),
+    /// The same about an instance beside the one that serves.
+    Beside(Beside, Call),
     /// Nothing to do for so long, unless something changes.
     Wait(Duration),
 }
 
-/// A call to the provider about the instance that the status names.
+/// A call to the provider about an instance that the status names.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
     /// Would the spec be accepted?
@@ -89,32 +98,55 @@ pub enum Answer {
 
 /// What comes next.
 pub fn next(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
-    if proxy.is_deleting() { next_deleting(proxy, memory, facts) } else { next_living(proxy, memory, facts) }
+    memory.look_at_mark(proxy, facts.now);
+    let step =
+        if proxy.is_deleting() { next_deleting(proxy, memory, facts) } else { next_living(proxy, memory, facts) };
+    let beside = proxy.status.as_ref().is_some_and(|s| s.next.is_some() || !s.retiring.is_empty());
+    let wait = match step {
+        _ if !beside => return step,
+        Step::Wait(wait) => wait,
+        // It goes only when all of its instances are gone.
+        Step::Finalizer(false) if proxy.has_finalizer() && !memory.abandoned => PROVIDER_POLL,
+        step => return step,
+    };
+    match beside::next(proxy, memory, facts) {
+        Step::Wait(other) => Step::Wait(wait.min(other)),
+        step => step,
+    }
+}
+
+/// Whether nothing is made or replaced, only looked at.
+pub(super) fn is_restrained(proxy: &Proxy, memory: &Memory, facts: &Facts) -> bool {
+    let ProviderFacts::Ready(provider) = &facts.provider else { return true };
+    let asked = (proxy.metadata.generation.unwrap_or(0), provider.epoch);
+    let valid = memory.validated.as_ref().is_some_and(|(g, epoch, errors)| (*g, *epoch) == asked && errors.is_empty());
+    // Without its login nothing can be made, so nothing is replaced either.
+    !valid || proxy.spec.paused || provider.denied.is_some() || matches!(facts.own_login, OwnLogin::Lacking(_))
 }
 
 fn next_living(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
     let ProviderFacts::Ready(provider) = &facts.provider else { return Step::Wait(PROVIDER_POLL) };
     let asked = (proxy.metadata.generation.unwrap_or(0), provider.epoch);
     let made = proxy.status.as_ref().and_then(|s| s.instance.as_ref()).is_some_and(|i| i.placement.is_some());
+    if provider.denied.is_some() && !made && !proxy.has_finalizer() {
+        return Step::Wait(PROVIDER_POLL);
+    }
     let mut longest = Duration::MAX;
-    if let Some(wait) = memory.waits(asked.0, asked.1, facts.now) {
+    if let Some(wait) = memory.waits(asked, facts.now) {
         // A spec that cannot be validated says nothing about the instance of the last one: that is looked after.
         if !made || memory.trouble.as_ref().is_none_or(|t| t.function != Call::Validate.function()) {
             return Step::Wait(wait);
         }
         longest = wait;
     }
-    let valid = match &memory.validated {
-        Some((generation, epoch, errors)) if (*generation, *epoch) == asked => errors.is_empty(),
-        _ if longest < Duration::MAX => false,
-        _ => return Step::Call(Call::Validate),
-    };
-    // Without its login nothing can be made, so nothing is replaced either.
-    let lacking = matches!(facts.own_login, OwnLogin::Lacking(_));
-    if lacking {
+    let answered = memory.validated.as_ref().is_some_and(|(generation, epoch, _)| (*generation, *epoch) == asked);
+    if !answered && longest == Duration::MAX {
+        return Step::Call(Call::Validate);
+    }
+    if matches!(facts.own_login, OwnLogin::Lacking(_)) {
         longest = longest.min(LOGIN_POLL);
     }
-    match next_validated(proxy, memory, facts, provider, !valid || proxy.spec.paused || lacking) {
+    match next_validated(proxy, memory, facts, provider, is_restrained(proxy, memory, facts)) {
         Step::Wait(wait) => Step::Wait(wait.min(longest)),
         step => step,
     }
@@ -139,9 +171,15 @@ fn next_validated(
         if let Some(wait) = memory.spacing(facts.now) {
             return Step::Wait(wait);
         }
+        if facts.is_full(provider) {
+            return Step::Wait(HELD);
+        }
         let avoid = memory.avoid.iter().chain(&provider.taken).cloned().collect();
         return Step::Call(Call::Place(avoid));
     };
+    if let Some(restamped) = restamp(proxy, &status, facts) {
+        return Step::Store(Box::new(restamped));
+    }
     if !proxy.has_finalizer() {
         return Step::Finalizer(true);
     }
@@ -162,8 +200,17 @@ fn next_validated(
     };
     let changed = !up_to_date(proxy, &status, &facts.own_login);
     let replace = |memory: &mut Memory, reason, message: String, fall_back| {
+        if beside::stands_by(proxy, &status, facts) {
+            return beside::take_over(proxy, &status, memory, facts, provider, true);
+        }
+        // One that never was Ready takes nobody away.
+        let counts = instance.ready_since.is_some();
+        if counts && !facts.may_replace(provider, serves(proxy, facts)) {
+            return Step::Wait(HELD);
+        }
         let drain = seen.state == Some(State::Running);
-        memory.rebuild = Some(Rebuild { reason, message, drain, fall_back, stage: Stage::Planned });
+        let stage = Stage::Planned;
+        memory.rebuild = Some(Rebuild { reason, message, drain, fall_back, stage, deleting_since: None });
         memory.drain_since = None;
         next_rebuild(proxy, status.clone(), memory, facts, provider)
     };
@@ -172,6 +219,13 @@ fn next_validated(
         None if instance.provider_id.is_some() => {
             if let Some(step) = memory.doubts(&seen, provider, facts.now) {
                 return step;
+            }
+            if beside::stands_by(proxy, &status, facts) {
+                return beside::take_over(proxy, &status, memory, facts, provider, false);
+            }
+            // A changed base URL or project looks exactly like this. Who asks for another one, gets it.
+            if facts.mass_absence(provider) && !changed {
+                return paced(Call::Get, PROVIDER_POLL);
             }
             memory.begins_anew(true, facts.now);
             Step::Store(Box::new(next_incarnation(status, true)))
@@ -184,7 +238,7 @@ fn next_validated(
             replace(memory, SPEC_CHANGED, "the spec changed".into(), true)
         }
         None => Step::Call(Call::Create),
-        Some(State::Running) => match next_running(proxy, &status, memory, facts, &seen, hands_off) {
+        Some(State::Running) => match next_running(proxy, &status, memory, facts, provider, &seen, hands_off) {
             Ok(step) => step,
             Err((reason, message)) => replace(memory, reason, message, false),
         },
@@ -218,44 +272,13 @@ fn next_validated(
     }
 }
 
-/// No new lease, drain, delete until gone, next incarnation.
-fn next_rebuild(
-    proxy: &Proxy,
-    status: ProxyStatus,
-    memory: &mut Memory,
-    facts: &Facts,
-    provider: &ReadyProvider,
-) -> Step {
-    let Some(Rebuild { stage, drain, fall_back, .. }) = memory.rebuild.clone() else { return Step::Wait(LOOK) };
-    match (stage, &memory.seen) {
-        (Stage::Planned, _) if drain => {
-            if let Some(wait) = memory.drains(proxy, facts) {
-                return Step::Wait(wait);
-            }
-        }
-        (Stage::Gone, None) => return Step::Call(Call::Get),
-        (Stage::Gone, Some(seen)) if seen.state.is_none() => {
-            return memory.doubts(seen, provider, facts.now).unwrap_or_else(|| {
-                memory.begins_anew(!fall_back, facts.now);
-                Step::Store(Box::new(next_incarnation(status, !fall_back)))
-            });
-        }
-        // A late create made it again.
-        _ => {}
-    }
-    let step = memory.delete_when_due(facts.now);
-    if let (Step::Call(_), Some(rebuild)) = (&step, &mut memory.rebuild) {
-        rebuild.stage = Stage::Deleting;
-    }
-    step
-}
-
 /// What to do with what runs; or why it is to be replaced.
 fn next_running(
     proxy: &Proxy,
     status: &ProxyStatus,
     memory: &mut Memory,
     facts: &Facts,
+    provider: &ReadyProvider,
     seen: &Seen,
     hands_off: bool,
 ) -> Result<Step, (&'static str, String)> {
@@ -263,7 +286,9 @@ fn next_running(
     let listed = facts.listed.filter(|listed| listed.at > seen.at);
     let observed = listed.map_or(seen.at, |listed| listed.at);
     let missing = listed.is_some_and(|listed| !listed.running);
-    if missing || facts.now.saturating_sub(observed) >= OBSERVE {
+    // A listing does not answer what a failed call asked; its wait is over here.
+    let unanswered = memory.trouble.as_ref().is_some_and(|t| t.function != Call::Validate.function());
+    if missing || unanswered || facts.now.saturating_sub(observed) >= OBSERVE {
         return Ok(Step::Call(Call::Get));
     }
     if matches!(&facts.health, Verdict::Unhealthy(f) if f.kind != FailureKind::JudgeUnreachable) {
@@ -277,8 +302,21 @@ fn next_running(
     }
     let mut wait = OBSERVE.saturating_sub(facts.now.saturating_sub(observed));
     if !hands_off {
-        if !up_to_date(proxy, status, &facts.own_login) {
-            return Err((SPEC_CHANGED, "the spec changed".into()));
+        let outdated = if !up_to_date(proxy, status, &facts.own_login) {
+            Some((SPEC_CHANGED, "the spec changed"))
+        } else {
+            let left = life_left(proxy, status, facts.wall);
+            wait = wait.min(left.unwrap_or(wait));
+            left.filter(Duration::is_zero).map(|_| (MAX_AGE, "it is older than spec.maxAge"))
+        };
+        if let Some((reason, message)) = outdated
+            && status.next.is_none()
+        {
+            match surge(status, memory, facts, provider) {
+                Some(Step::Wait(held)) => wait = wait.min(held),
+                Some(step) => return Ok(step),
+                None => return Err((reason, message.into())),
+            }
         }
         if let Some(since) = memory.bad_since {
             let left = (since + BAD_FOR).saturating_sub(facts.now);
@@ -316,12 +354,16 @@ fn next_deleting(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
         let others = proxy.metadata.finalizers.as_ref().is_some_and(|f| !f.is_empty());
         return if others { Step::Wait(PROVIDER_POLL) } else { Step::Finalizer(false) };
     }
+    // Before the Provider is looked up: it also frees what has none any more.
+    if is_annotated(proxy, SKIP_CLEANUP) {
+        return if memory.abandoned { Step::Finalizer(false) } else { Step::Abandon };
+    }
     if is_foreign(memory) {
         return Step::Finalizer(false);
     }
     let ProviderFacts::Ready(provider) = &facts.provider else { return Step::Wait(PROVIDER_POLL) };
     let generation = proxy.metadata.generation.unwrap_or(0);
-    if let Some(wait) = memory.waits(generation, provider.epoch, facts.now) {
+    if let Some(wait) = memory.waits((generation, provider.epoch), facts.now) {
         return Step::Wait(wait);
     }
     let status = proxy.status.clone().unwrap_or_default();
@@ -349,32 +391,6 @@ fn next_deleting(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
         return Step::Wait(wait);
     }
     memory.delete_when_due(facts.now)
-}
-
-/// The status after an instance is gone: the next incarnation, or the next attempt of the same one. One write clears what
-/// belonged to the old one.
-fn next_incarnation(mut status: ProxyStatus, rebuilt: bool) -> ProxyStatus {
-    let old = status.instance.unwrap_or_default();
-    status.instance = Some(if rebuilt {
-        status.rebuilds += 1;
-        InstanceStatus { incarnation: old.incarnation + 1, ..InstanceStatus::default() }
-    } else {
-        InstanceStatus { incarnation: old.incarnation, attempt: old.attempt + 1, ..InstanceStatus::default() }
-    });
-    status.endpoint = None;
-    status.address = None;
-    status.exit_ip = None;
-    status
-}
-
-/// Whether the instance was made from the present spec and login. A hash of another version says nothing, and nor does a
-/// login that cannot be read.
-pub fn up_to_date(proxy: &Proxy, status: &ProxyStatus, login: &OwnLogin) -> bool {
-    let login = login.digest(status.applied.get(APPLIED_LOGIN).and_then(|applied| applied.as_str()));
-    status
-        .spec_hash
-        .as_ref()
-        .is_none_or(|made_from| made_from.version != VERSION || *made_from == spec_hash(&proxy.spec, login))
 }
 
 /// Whether the object's deletion ends without deleting: what is there is not ours.

@@ -3,13 +3,18 @@
 use super::*;
 use crate::control::proxy::lab::{Lab, SURE, absent, error, gone, mk_instance, placed, secs, shown};
 use crate::model::error::{CallError, FieldError};
+use crate::model::proxy::InstanceStatus;
 
 #[path = "decide_tests/deleting.rs"]
 mod deleting;
+#[path = "decide_tests/holding.rs"]
+mod holding;
 #[path = "decide_tests/logins.rs"]
 mod logins;
 #[path = "decide_tests/replacing.rs"]
 mod replacing;
+#[path = "decide_tests/surging.rs"]
+mod surging;
 
 fn refusal() -> Vec<FieldError> {
     vec![FieldError { pointer: "/parameters/x".into(), message: "no".into() }]

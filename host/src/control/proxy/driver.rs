@@ -1,28 +1,28 @@
 //! Does what [`decide`](super::decide) says: stores, calls, and tells health, allocator and status what follows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kube::ResourceExt;
 
 use super::absorb::absorb;
+use super::beside;
 use super::decide::{Call, Step, is_foreign, next};
 use super::publish::Published;
-use super::summary::{lack, summarize};
-use super::{Facts, Listed, Memory, OwnLogin, ProviderFacts, Seen};
+use super::{Facts, Listed, Memory, OwnLogin, ProviderFacts, Roster, Seen};
 use crate::control::provider::Providers;
+use crate::health::Verdict;
 use crate::health::engine::Engine;
-use crate::health::{Target, Verdict};
 use crate::lease::allocator::Allocator;
-use crate::lease::{Lack, Leasable, Serving};
+use crate::model::SKIP_CLEANUP;
+use crate::model::abandoned::Abandoned;
 use crate::model::clock::Clock;
-use crate::model::condition::{Status, find};
 use crate::model::error::{ByHost, CallError};
 use crate::model::instance::{Instance, State};
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::ProxyKey;
-use crate::model::proxy::{Auth, NameRef, Proxy, ProxyStatus};
+use crate::model::proxy::{Auth, Endpoint, InstanceStatus, NameRef, Proxy, ProxyStatus};
 use crate::plugin::handle::Handle;
 use crate::store::{Event, Regarding, Severity, Store, StoreError};
 
@@ -47,6 +47,10 @@ pub struct Driver {
     /// URL of the judge that proxies are probed against.
     pub judge: String,
     known: Mutex<HashMap<ProxyKey, Known>>,
+    /// How the Proxies of each Provider stand together.
+    pub roster: Roster,
+    /// Held while it is decided what comes next.
+    deciding: Mutex<()>,
     /// Held while a place is decided on, so that no two Proxies take the same one.
     placing: tokio::sync::Mutex<()>,
 }
@@ -54,6 +58,7 @@ pub struct Driver {
 /// What is kept of one Proxy between passes.
 struct Known {
     uid: String,
+    provider: String,
     memory: Memory,
     listed: Option<Listed>,
     published: Option<Published>,
@@ -79,11 +84,14 @@ impl Driver {
             clock,
             judge,
             known: Mutex::default(),
+            roster: Roster::default(),
+            deciding: Mutex::default(),
             placing: tokio::sync::Mutex::default(),
         };
         // Whoever asks before the first pass is told to come again, not that nothing ever fits.
         for proxy in this.store.proxies() {
             this.introduce(&proxy);
+            this.enrol(&proxy, &Memory::new(&proxy, this.clock.monotonic()), this.clock.monotonic());
         }
         this
     }
@@ -110,67 +118,92 @@ impl Driver {
                 _ => self.own_login(&proxy, &keys).await,
             };
             own = Some((proxy.spec.auth.clone(), own_login.clone()));
-            let (facts, handle) = self.facts(&proxy, &keys, own_login);
-            let before = self.recall(&proxy, facts.now);
-            let mut memory = before.clone();
-            memory.held.take_if(|(function, _)| handle.as_ref().is_none_or(|handle| handle.held(function).is_none()));
-            let step = next(&proxy, &mut memory, &facts);
-            self.remember(key, &uid, memory.clone());
-            match step {
+            let (facts, handle, before, mut memory, step) = {
+                // What is decided shows among the others of its Provider before one of them is decided on.
+                let _deciding = self.deciding.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let (facts, handle) = self.facts(&proxy, &keys, own_login);
+                let before = self.recall(&proxy, facts.now);
+                let mut memory = before.clone();
+                memory
+                    .held
+                    .take_if(|(function, _)| handle.as_ref().is_none_or(|handle| handle.held(function).is_none()));
+                let step = next(&proxy, &mut memory, &facts);
+                self.remember(&proxy, memory.clone());
+                self.enrol(&proxy, &memory, facts.now);
+                (facts, handle, before, memory, step)
+            };
+            let (which, call) = match step {
                 Step::Store(status) => {
                     let status = Self::fitting(&proxy, *status, &memory, &facts);
                     if let Err(error) = self.store_status(&proxy, status).await {
                         // Not stored is not done.
-                        self.remember(key, &uid, before);
+                        self.remember(&proxy, before);
                         return Err(error);
                     }
+                    continue;
                 }
                 Step::Finalizer(present) => {
                     if self.finalize(&proxy, present, &memory).await? {
                         return Ok(None);
                     }
+                    continue;
                 }
-                Step::Call(call) => {
-                    let proxy = if matches!(call, Call::Create | Call::Delete) {
-                        // Said before a call that may take long, so that people see what is waited for, and so that
-                        // what is being deleted is lent no more.
-                        self.settle(&proxy, &memory, &facts, &keys, handle.as_deref()).await?
-                    } else {
-                        proxy
-                    };
-                    let Some(handle) = handle else { return Ok(Some(STORE_RETRY)) };
-                    let answer = self.call(&proxy, &handle, &call, &keys, &facts.own_login).await;
-                    if let Err(CallError { by_host: Some(ByHost::HeldBack(wait)), .. }) = &answer {
-                        // Nothing was asked, so nothing is taken in; who waits is woken when calls are let go.
-                        memory.held = handle.held(call.function()).map(|held| (call.function(), held));
-                        self.remember(key, &uid, memory.clone());
-                        self.settle(&proxy, &memory, &facts, &keys, Some(handle.as_ref())).await?;
-                        return Ok(Some(wait.mul_f64(rand::random_range(1.0..1.2))));
-                    }
-                    if let Err(error) = &answer {
-                        tracing::info!(proxy = %key, function = call.function(), kind = error.kind.label(), "{}", error.message);
-                    }
-                    let _placing = match call {
-                        Call::Place(_) => Some(self.placing.lock().await),
-                        _ => None,
-                    };
-                    let facts = self.facts_after(&proxy, &keys, facts);
-                    let planned = memory.rebuild.clone();
-                    let status = absorb(&proxy, &mut memory, &facts, &call, answer, &mut rand::rng());
-                    self.remember(key, &uid, memory.clone());
-                    if let Some(status) = status {
-                        let status = Self::fitting(&proxy, status, &memory, &facts);
-                        if let Err(error) = self.store_status(&proxy, status).await {
-                            // An answer that is not stored is asked for again.
-                            self.remember(key, &uid, Memory { seen: None, rebuild: planned, ..memory });
-                            return Err(error);
-                        }
-                    }
+                Step::Abandon => {
+                    self.store.abandon(Abandoned::of(&proxy, facts.wall)).await?;
+                    self.remember(&proxy, Memory { abandoned: true, ..memory });
+                    continue;
                 }
                 Step::Wait(wait) => {
                     self.settle(&proxy, &memory, &facts, &keys, handle.as_deref()).await?;
                     return Ok(Some(wait));
                 }
+                Step::Call(call) => (None, call),
+                Step::Beside(which, call) => (Some(which), call),
+            };
+            let proxy = if matches!(call, Call::Create | Call::Delete) {
+                // Said before a call that may take long, so that people see what is waited for, and so that what is being
+                // deleted is lent no more.
+                self.settle(&proxy, &memory, &facts, &keys, handle.as_deref()).await?
+            } else {
+                proxy
+            };
+            let Some(handle) = handle else { return Ok(Some(STORE_RETRY)) };
+            if call == Call::Create {
+                self.providers.note_create(&proxy.spec.provider, handle.call_timeout());
+            }
+            let answer = self.call(&proxy, &handle, which, &call, &keys, &facts.own_login).await;
+            if call == Call::Create {
+                self.providers.note_create(&proxy.spec.provider, Duration::ZERO);
+            }
+            if let Err(CallError { by_host: Some(ByHost::HeldBack(wait)), .. }) = &answer {
+                // Nothing was asked, so nothing is taken in; who waits is woken when calls are let go.
+                memory.held = handle.held(call.function()).map(|held| (call.function(), held));
+                self.remember(&proxy, memory.clone());
+                self.settle(&proxy, &memory, &facts, &keys, Some(handle.as_ref())).await?;
+                return Ok(Some(wait.mul_f64(rand::random_range(1.0..1.2))));
+            }
+            if let Err(error) = &answer {
+                tracing::info!(proxy = %key, function = call.function(), kind = error.kind.label(), "{}", error.message);
+            }
+            let _placing = match call {
+                Call::Place(_) => Some(self.placing.lock().await),
+                _ => None,
+            };
+            let facts = self.facts_after(&proxy, &keys, facts);
+            let planned = memory.clone();
+            let status = match which {
+                None => absorb(&proxy, &mut memory, &facts, &call, answer, &mut rand::rng()),
+                Some(which) => beside::absorb(&proxy, &mut memory, &facts, which, &call, answer, &mut rand::rng()),
+            };
+            self.remember(&proxy, memory.clone());
+            if let Some(status) = status {
+                let status = Self::fitting(&proxy, status, &memory, &facts);
+                if let Err(error) = self.store_status(&proxy, status.clone()).await {
+                    // An answer that is not stored is asked for again.
+                    self.remember(&proxy, memory.unstored(planned));
+                    return Err(error);
+                }
+                self.enrol(&Proxy { status: Some(status), ..Proxy::clone(&proxy) }, &memory, facts.now);
             }
         }
         tracing::warn!(proxy = %key, "a pass did not settle; it goes on in a moment");
@@ -186,21 +219,28 @@ impl Driver {
     /// are asked for, and only that answer counts.
     pub fn observe(&self, provider: &str, instances: &[Instance]) -> Vec<ProxyKey> {
         let at = self.clock.monotonic();
-        let running: HashSet<(&str, Option<u32>)> = instances
+        let shown: HashMap<(&str, Option<u32>), bool> = instances
             .iter()
-            .filter(|i| i.state == State::Running)
-            .filter_map(|i| i.owner.as_ref().map(|owner| (owner, i.incarnation)))
+            .filter_map(|i| i.owner.as_ref().map(|owner| (owner, i)))
             .filter(|(owner, _)| owner.installation == self.store.installation())
-            .map(|(owner, incarnation)| (owner.proxy_uid.as_str(), incarnation))
+            .map(|(owner, i)| ((owner.proxy_uid.as_str(), i.incarnation), i.state == State::Running))
             .collect();
         let mut missing = Vec::new();
-        let proxies = self.store.proxies();
+        let proxies: Vec<_> = self.store.proxies().into_iter().filter(|p| p.spec.provider == provider).collect();
+        let was_there = proxies.iter().filter(|p| !p.is_deleting()).filter_map(|p| {
+            let instance = p.status.as_ref()?.instance.as_ref().filter(|i| i.provider_id.is_some())?;
+            let uid = p.uid()?;
+            let is_missing = !shown.contains_key(&(uid.as_str(), Some(instance.incarnation)));
+            Some((uid, is_missing))
+        });
+        self.roster.missing(provider, was_there, at);
         let mut known = self.lock();
-        for proxy in proxies.iter().filter(|p| p.spec.provider == provider) {
+        for proxy in &proxies {
             let key = ProxyKey::of(proxy);
             let Some(known) = known.get_mut(&key).filter(|k| proxy.uid().as_ref() == Some(&k.uid)) else { continue };
             let incarnation = proxy.status.as_ref().and_then(|s| s.instance.as_ref()).map(|i| i.incarnation);
-            let listed = Listed { at, running: running.contains(&(known.uid.as_str(), incarnation)) };
+            let running = shown.get(&(known.uid.as_str(), incarnation)).copied().unwrap_or(false);
+            let listed = Listed { at, running };
             known.listed = Some(listed);
             if !listed.running && is_running(&known.memory) {
                 missing.push(key);
@@ -209,41 +249,52 @@ impl Driver {
         missing
     }
 
+    /// Whether a Provider's instances vanished at once.
+    pub fn mass_absence(&self, provider: &str) -> bool {
+        self.roster.mass_absence(provider)
+    }
+
     fn facts(&self, proxy: &Proxy, keys: &[LoginKey], own_login: OwnLogin) -> (Facts, Option<Arc<Handle>>) {
         let key = ProxyKey::of(proxy);
+        let uid = proxy.uid().unwrap_or_default();
+        let now = self.clock.monotonic();
         let taken = || {
             let others = self.store.proxies();
             let others = others.iter().filter(|p| p.spec.provider == proxy.spec.provider && p.uid() != proxy.uid());
-            others.filter_map(|p| p.status.as_ref()?.instance.as_ref()?.placement.clone()).collect()
+            let places = others.filter_map(|p| p.status.as_ref()).flat_map(ProxyStatus::instances);
+            places.filter_map(|i| i.placement.clone()).collect()
         };
-        let (provider, handle) = self.providers.facts(&proxy.spec.provider, taken);
-        let instance = proxy.status.as_ref().and_then(|s| s.instance.as_ref());
-        let uid: Option<uuid::Uuid> = proxy.uid().and_then(|uid| uid.parse().ok());
-        let held = uid.zip(instance).is_some_and(|(uid, instance)| self.allocator.is_held(uid, instance.incarnation));
-        let endpoint = proxy.status.as_ref().and_then(|s| s.endpoint.as_ref());
-        let health = match (instance, endpoint) {
-            (Some(instance), Some(endpoint)) => {
-                self.health.verdict(&key, &proxy.uid().unwrap_or_default(), instance.incarnation, endpoint)
-            }
+        let (provider, handle) = self.providers.facts(proxy, taken);
+        let status = proxy.status.clone().unwrap_or_default();
+        let held =
+            |instance: &InstanceStatus| uid.parse().is_ok_and(|uid| self.allocator.is_held(uid, instance.incarnation));
+        let verdict = |instance: &Option<InstanceStatus>, endpoint: Option<&Endpoint>| match (instance, endpoint) {
+            (Some(instance), Some(endpoint)) => self.health.verdict(&key, &uid, instance.incarnation, endpoint),
             _ => Verdict::Unknown,
         };
+        let (listed, coming) = {
+            let known = self.lock();
+            let known = known.get(&key);
+            (known.and_then(|k| k.listed), known.and_then(|k| k.memory.coming.endpoint.clone()))
+        };
+        let patience = match &provider {
+            ProviderFacts::Ready(ready) => ready.create_deadline,
+            _ => Duration::ZERO,
+        };
         let facts = Facts {
+            health: verdict(&status.instance, status.endpoint.as_ref()),
+            next_health: verdict(&status.next, coming.as_ref()),
+            held: status.instance.as_ref().is_some_and(held),
+            held_retiring: status.retiring.iter().filter(|old| held(old)).map(|old| old.incarnation).collect(),
+            standing: self.roster.standing(&proxy.spec.provider, &uid, patience, now),
             provider,
-            health,
-            held,
-            listed: self.lock().get(&key).and_then(|known| known.listed),
-            now: self.clock.monotonic(),
+            listed,
+            now,
             wall: self.clock.wall(),
             login_key: keys.first().map(|k| k.id.clone()).unwrap_or_default(),
             own_login,
         };
         (facts, handle)
-    }
-
-    /// A status that `decide` changed, with conditions that fit it.
-    fn fitting(proxy: &Proxy, status: ProxyStatus, memory: &Memory, facts: &Facts) -> ProxyStatus {
-        let changed = Proxy { status: Some(status), ..proxy.clone() };
-        summarize(&changed, memory, facts)
     }
 
     /// The facts after a call. The Provider is the one that was asked, but for the places that are taken by now: an answer
@@ -255,37 +306,6 @@ impl Driver {
             asked.taken = std::mem::take(&mut now.taken);
         }
         Facts { provider: asked, ..facts }
-    }
-
-    /// Stores a status. Only we write it, so that an edit of the rest meanwhile is no reason to lose an answer.
-    async fn store_status(&self, proxy: &Arc<Proxy>, status: ProxyStatus) -> Result<(), StoreError> {
-        let mut decided_on = proxy.clone();
-        loop {
-            match self.store.set_proxy_status(&decided_on, status.clone()).await {
-                Err(conflict @ StoreError::Conflict(_)) => {
-                    let same = |p: &Arc<Proxy>| {
-                        let newer = p.resource_version() != decided_on.resource_version();
-                        newer && p.uid() == proxy.uid() && p.status == proxy.status
-                    };
-                    decided_on = self.store.proxy(&ProxyKey::of(proxy)).filter(same).ok_or(conflict)?;
-                }
-                outcome => {
-                    outcome?;
-                    self.tell_ready(proxy, &status);
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    /// Tells of a `Ready` that is new in a status which was stored.
-    fn tell_ready(&self, before: &Proxy, stored: &ProxyStatus) {
-        let ready = |status: &ProxyStatus| find(&status.conditions, "Ready").cloned();
-        let before_it = before.status.as_ref().and_then(ready).map(|c| (c.status, c.reason));
-        let Some(now) = ready(stored).filter(|c| before_it != Some((c.status, c.reason.clone()))) else { return };
-        let good = now.status == Status::True || is_progress(&now.reason);
-        let severity = if good { Severity::Normal } else { Severity::Warning };
-        self.tell(&ProxyKey::of(before), severity, &now.reason, now.message);
     }
 
     /// Sets or removes the finalizer; answers whether the object is gone.
@@ -304,73 +324,15 @@ impl Driver {
             return Ok(false);
         }
         self.forget_others(&key, None);
+        if memory.abandoned {
+            let named: Vec<String> = Abandoned::of(proxy, self.clock.wall()).iter().map(ToString::to_string).collect();
+            let message =
+                format!("released by {SKIP_CLEANUP}; nobody deletes what is left of it: {}", named.join(", "));
+            self.tell(&key, Severity::Warning, "Abandoned", message);
+            return Ok(true);
+        }
         self.tell(&key, Severity::Normal, "Deleted", "its instance is gone".into());
         Ok(true)
-    }
-
-    /// Brings probes, leases and status in line with what is known; answers the object as it then is.
-    async fn settle(
-        &self,
-        proxy: &Arc<Proxy>,
-        memory: &Memory,
-        facts: &Facts,
-        keys: &[LoginKey],
-        handle: Option<&Handle>,
-    ) -> Result<Arc<Proxy>, StoreError> {
-        let key = ProxyKey::of(proxy);
-        let login = self.login(proxy, keys, handle, &facts.own_login).await;
-        let running = is_running(memory);
-        let status = proxy.status.clone().unwrap_or_default();
-        match (status.endpoint.clone().filter(|_| running), &status.instance, &login) {
-            // What is being replaced may have an earlier login than its Secret gives by now.
-            _ if running && memory.rebuild.is_some() => {}
-            (Some(endpoint), Some(instance), Ok(login)) => self.health.watch(Target {
-                key: key.clone(),
-                uid: proxy.uid().unwrap_or_default(),
-                incarnation: instance.incarnation,
-                endpoint,
-                login: login.clone(),
-                check: proxy.spec.health_check.clone(),
-                judge: self.judge.clone(),
-            }),
-            // Whatever is at its last address may be somebody else's by now.
-            _ if memory.seen.is_some() => self.health.forget(&key),
-            _ => {}
-        }
-        if let (true, None, Ok(Some(login))) = (running, &memory.rebuild, &login) {
-            self.publish(proxy, login).await;
-        }
-        self.offer(proxy, memory, facts, login);
-        let wanted = summarize(proxy, memory, facts);
-        if proxy.status.as_ref() == Some(&wanted) {
-            return Ok(proxy.clone());
-        }
-        let stored = self.store.set_proxy_status(proxy, wanted.clone()).await?;
-        self.tell_ready(proxy, &wanted);
-        Ok(stored)
-    }
-
-    /// Tells the allocator what there is to lend.
-    fn offer(&self, proxy: &Proxy, memory: &Memory, facts: &Facts, login: Result<Option<Login>, CallError>) {
-        let Some(leasable) = leasable(proxy) else { return };
-        let status = proxy.status.as_ref();
-        let healthy = is_running(memory) && matches!(facts.health, Verdict::Healthy { .. });
-        let endpoint = status.and_then(|s| s.endpoint.clone()).filter(|_| healthy);
-        let exit_ip = status.and_then(|s| s.exit_ip.clone());
-        self.allocator.set(Leasable {
-            // Without its login it would be of no use.
-            serving: endpoint.zip(login.ok()).map(|(endpoint, login)| Serving { endpoint, login, exit_ip }),
-            lack: lack(memory, facts),
-            draining: proxy.is_deleting() || memory.rebuild.is_some(),
-            ..leasable
-        });
-    }
-
-    /// Tells the allocator that there is such a Proxy, before anything is known of it.
-    fn introduce(&self, proxy: &Proxy) {
-        if let Some(leasable) = leasable(proxy) {
-            self.allocator.set(leasable);
-        }
     }
 
     pub(super) fn tell(&self, key: &ProxyKey, severity: Severity, reason: &str, message: String) {
@@ -387,13 +349,14 @@ impl Driver {
         known.get(&ProxyKey::of(proxy)).map_or_else(|| Memory::new(proxy, now), |known| known.memory.clone())
     }
 
-    fn remember(&self, key: &ProxyKey, uid: &str, memory: Memory) {
+    fn remember(&self, proxy: &Proxy, memory: Memory) {
+        let (key, uid, provider) = (ProxyKey::of(proxy), proxy.uid().unwrap_or_default(), &proxy.spec.provider);
         let mut known = self.lock();
-        match known.get_mut(key) {
+        match known.get_mut(&key) {
             Some(known) => known.memory = memory,
             None => drop(known.insert(
-                key.clone(),
-                Known { uid: uid.to_owned(), memory, listed: None, published: None, own_login: None },
+                key,
+                Known { uid, provider: provider.clone(), memory, listed: None, published: None, own_login: None },
             )),
         }
     }
@@ -429,6 +392,7 @@ impl Driver {
         drop(known);
         if let Some(old) = old {
             self.health.forget(key);
+            self.roster.remove(&old.provider, &old.uid);
             if let Ok(uid) = old.uid.parse() {
                 self.allocator.remove(uid);
             }
@@ -440,41 +404,8 @@ impl Driver {
     }
 }
 
-fn is_running(memory: &Memory) -> bool {
+pub(super) fn is_running(memory: &Memory) -> bool {
     matches!(&memory.seen, Some(Seen { state: Some(State::Running), .. }))
-}
-
-/// A Proxy of which nothing is known yet but its object.
-fn leasable(proxy: &Proxy) -> Option<Leasable> {
-    Some(Leasable {
-        key: ProxyKey::of(proxy),
-        uid: proxy.uid()?.parse().ok()?,
-        incarnation: proxy.status.as_ref().and_then(|s| s.instance.as_ref()).map_or(0, |i| i.incarnation),
-        provider: proxy.spec.provider.clone(),
-        location: proxy.spec.location.clone(),
-        labels: proxy.labels_map(),
-        protocol: proxy.spec.protocol,
-        serving: None,
-        lack: Lack::Scaling,
-        closed: proxy.spec.unschedulable,
-        draining: proxy.is_deleting(),
-    })
-}
-
-/// Reasons of a Proxy that is on its way.
-fn is_progress(reason: &str) -> bool {
-    matches!(
-        reason,
-        "Creating"
-            | "ProbePending"
-            | "Deleting"
-            | "Draining"
-            | "NotAsked"
-            | "NotValidated"
-            | "SpecChanged"
-            | "Stopped"
-            | "Paused"
-    )
 }
 
 #[cfg(test)]

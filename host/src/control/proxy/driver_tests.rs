@@ -129,7 +129,7 @@ async fn only_what_a_listing_lacks_is_looked_at_and_a_running_pass_does_not_lose
         seen: Some(Seen { state: Some(State::Running), at: Duration::ZERO, poll_after: None, message: None }),
         ..Memory::default()
     };
-    lab.driver.remember(&key(), &uid, running.clone());
+    lab.driver.remember(&lab.proxy(), running.clone());
     lab.store
         .set_proxy_status(&lab.proxy(), ProxyStatus { instance: Some(Default::default()), ..ProxyStatus::default() })
         .await
@@ -151,6 +151,6 @@ async fn only_what_a_listing_lacks_is_looked_at_and_a_running_pass_does_not_lose
         assert_eq!(lab.driver.observe("p", &missing), [key()]);
     }
     // The end of a pass that began before the listing.
-    lab.driver.remember(&key(), &uid, running);
+    lab.driver.remember(&lab.proxy(), running);
     assert_eq!(lab.driver.lock()[&key()].listed.map(|l| l.running), Some(false));
 }

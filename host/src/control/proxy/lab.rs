@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use super::absorb::absorb;
 use super::decide::{Answer, Call, Step, next};
 use super::summary::summarize;
-use super::{Facts, Memory, OwnLogin, ProviderFacts, ReadyProvider};
+use super::{Facts, Memory, OwnLogin, ProviderFacts, ReadyProvider, Standing};
 use crate::health::Verdict;
 use crate::health::probe::{Failure, FailureKind};
 use crate::model::PROXY_FINALIZER;
@@ -42,7 +42,19 @@ pub(super) fn mk_proxy() -> Proxy {
 }
 
 pub(super) fn mk_provider() -> ReadyProvider {
-    ReadyProvider { epoch: 1, taken: vec![], create_deadline: secs(600), call_timeout: CALL_TIMEOUT, reach: None }
+    ReadyProvider {
+        epoch: 1,
+        taken: vec![],
+        one_per_place: false,
+        create_deadline: secs(600),
+        call_timeout: CALL_TIMEOUT,
+        reach: None,
+        surges: false,
+        max_unavailable: "25%".into(),
+        instances: None,
+        absence_accepted: false,
+        denied: None,
+    }
 }
 
 pub(super) fn mk_instance(placement: &str, state: State) -> Instance {
@@ -82,7 +94,10 @@ impl Lab {
         let facts = Facts {
             provider: ProviderFacts::Ready(mk_provider()),
             health: Verdict::Unknown,
+            next_health: Verdict::Unknown,
             held: false,
+            held_retiring: vec![],
+            standing: Standing { total: 1, ..Standing::default() },
             listed: None,
             now: secs(10_000),
             wall: Timestamp::UNIX_EPOCH,

@@ -1,6 +1,7 @@
 //! What the operator remembers of one Proxy between passes. Losing it costs a look-up and, where a create may have been
 //! under way, a wait.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rand::Rng;
@@ -12,8 +13,8 @@ use crate::health::Verdict;
 use crate::health::probe::FailureKind;
 use crate::model::condition::is_true;
 use crate::model::error::{CallError, ErrorKind, FieldError};
-use crate::model::instance::State;
-use crate::model::proxy::Proxy;
+use crate::model::instance::{Instance, State};
+use crate::model::proxy::{Endpoint, Proxy};
 use crate::plugin::handle::Held;
 
 /// Leases are looked at again this often while they are waited for.
@@ -23,9 +24,9 @@ pub(super) const POLL: Duration = Duration::from_secs(5);
 /// What a plugin may name: a call per round trip would be a storm, and one a week would be none.
 const POLLS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(600));
 /// Until the allocator lends a proxy no more.
-const CLOSE: Duration = Duration::from_millis(10);
+pub(super) const CLOSE: Duration = Duration::from_millis(10);
 /// A create may land this much after its call's time limit.
-const LATE: Duration = Duration::from_secs(30);
+pub(super) const LATE: Duration = Duration::from_secs(30);
 /// Ready for so long, and the next rebuild is a first one again.
 const STEADY: Duration = Duration::from_secs(3600);
 /// First and longest spacing of rebuilds.
@@ -70,8 +71,50 @@ pub struct Memory {
     pub get_is_hopeless: bool,
     /// Faults of `get` in a row while deleting.
     pub get_faults: u32,
+    /// While deleting: what is there was remembered as given up.
+    pub abandoned: bool,
+    /// Whether the status had the mark of a create: one without it was lost since.
+    pub marked: bool,
     /// The backend was searched for what a lost status no longer names.
     pub searched: bool,
+    /// Of the instance that is to follow, or of the attempts at it.
+    pub coming: Coming,
+    /// Of those on their way out, by incarnation.
+    pub leaving: BTreeMap<u32, Leaving>,
+}
+
+/// What is remembered of the instance that is to follow.
+#[derive(Clone, Debug, Default)]
+pub struct Coming {
+    /// The call that failed last.
+    pub trouble: Option<Trouble>,
+    /// What the provider last said of it.
+    pub seen: Option<Seen>,
+    /// Where its proxy answers.
+    pub endpoint: Option<Endpoint>,
+    /// Since when it is being made.
+    pub creating_since: Option<Duration>,
+    /// Since when its proxy fails, or it is in no state that leads anywhere.
+    pub bad_since: Option<Duration>,
+    /// A create of unknown outcome may land until then.
+    pub doubt_until: Option<Duration>,
+    /// Whether it was begun by this run.
+    pub settled: bool,
+    /// Places that were exhausted.
+    pub avoid: Vec<String>,
+}
+
+/// What is remembered of an instance on its way out.
+#[derive(Clone, Debug)]
+pub struct Leaving {
+    /// The delete that failed last.
+    pub trouble: Option<Trouble>,
+    /// Deleting or absent, once a delete has answered.
+    pub seen: Option<Seen>,
+    /// Since when leases are waited for.
+    pub drain_since: Option<Duration>,
+    /// A create may land until then.
+    pub doubt_until: Duration,
 }
 
 /// A call that failed.
@@ -108,9 +151,43 @@ impl Seen {
         Self { state: None, at, poll_after: None, message: None }
     }
 
+    /// It will never run; why.
+    pub fn failed(why: &str, at: Duration) -> Self {
+        Self { state: Some(State::Failed(why.to_owned())), ..Self::absent(at) }
+    }
+
+    /// What the backend shows.
+    pub fn of(shown: &Instance, at: Duration) -> Self {
+        Self { state: Some(shown.state.clone()), at, poll_after: shown.poll_after, message: shown.message.clone() }
+    }
+
     /// When the next call about it is due.
     pub fn due(&self, otherwise: Duration) -> Duration {
         self.at + self.poll_after.unwrap_or(otherwise).clamp(POLLS.0, POLLS.1)
+    }
+}
+
+impl Trouble {
+    /// A failure after `before`, the last one, with the wait that its kind asks for.
+    pub(super) fn after(
+        before: Option<&Self>,
+        error: CallError,
+        function: &'static str,
+        with: (i64, u64),
+        now: Duration,
+        random: &mut impl Rng,
+    ) -> Self {
+        let failures = before.filter(|t| t.function == function).map_or(0, |t| t.failures) + 1;
+        let retry_at = now + backoff::delay(&error.kind, failures, random);
+        Self { error, function, failures, retry_at, with }
+    }
+
+    /// How long it still keeps from calling. A change of object or Provider ends the wait, but not one that the backend
+    /// asked for.
+    pub(super) fn waits(&self, with: (i64, u64), now: Duration) -> Option<Duration> {
+        let asked_for = matches!(self.error.kind, ErrorKind::RateLimited(_));
+        let wait = self.retry_at.checked_sub(now).filter(|wait| !wait.is_zero());
+        wait.filter(|_| self.with == with || asked_for)
     }
 }
 
@@ -127,6 +204,8 @@ pub struct Rebuild {
     pub fall_back: bool,
     /// How far it is.
     pub stage: Stage,
+    /// Since when it is being deleted.
+    pub deleting_since: Option<Duration>,
 }
 
 /// How far a rebuild is.
@@ -150,13 +229,9 @@ impl Memory {
         Self { born: now, settled: steady || untouched, ..Self::default() }
     }
 
-    /// How long the last failure still keeps from calling. A change of object or Provider ends the wait, but not one that
-    /// the backend asked for.
-    pub(super) fn waits(&self, generation: i64, epoch: u64, now: Duration) -> Option<Duration> {
-        let trouble = self.trouble.as_ref().filter(|t| t.retry_at > now)?;
-        let changed = trouble.with != (generation, epoch);
-        let asked_for = matches!(trouble.error.kind, ErrorKind::RateLimited(_));
-        (!changed || asked_for).then(|| trouble.retry_at - now)
+    /// How long the last failure still keeps from calling.
+    pub(super) fn waits(&self, with: (i64, u64), now: Duration) -> Option<Duration> {
+        self.trouble.as_ref()?.waits(with, now)
     }
 
     /// Takes up a deletion. What failed while the object lived says nothing about deleting it.
@@ -176,14 +251,13 @@ impl Memory {
         &mut self,
         proxy: &Proxy,
         call: &Call,
-        mut error: CallError,
+        error: CallError,
         with: (i64, u64),
         now: Duration,
         random: &mut impl Rng,
     ) {
-        let function = call.function();
-        let failures = self.trouble.as_ref().filter(|t| t.function == function).map_or(0, |t| t.failures) + 1;
-        let mut wait = backoff::delay(&error.kind, failures, random);
+        let mut trouble = Trouble::after(self.trouble.as_ref(), error, call.function(), with, now, random);
+        let error = trouble.error.clone();
         let status = proxy.status.as_ref();
         let deleting = proxy.is_deleting();
         self.get_faults = if *call == Call::Get && error.kind == ErrorKind::Internal { self.get_faults + 1 } else { 0 };
@@ -203,9 +277,10 @@ impl Memory {
                     drain: false,
                     fall_back: true,
                     stage: Stage::Planned,
+                    deleting_since: None,
                 });
                 if self.avoid.len() < PLACES {
-                    wait = Duration::ZERO;
+                    trouble.retry_at = now;
                 } else {
                     self.avoid.clear();
                 }
@@ -213,7 +288,7 @@ impl Memory {
             (Call::Place(_), ErrorKind::Exhausted) => {
                 // No other place: all of them are tried again later. The first exhaustion says most.
                 self.avoid.clear();
-                error = self.exhausted.take().unwrap_or(error);
+                trouble.error = self.exhausted.take().unwrap_or(error);
             }
             (Call::Get, kind) if deleting => {
                 let permanent = matches!(
@@ -225,12 +300,12 @@ impl Memory {
                 );
                 if permanent || self.get_faults >= 3 {
                     self.get_is_hopeless = true;
-                    wait = Duration::ZERO;
+                    trouble.retry_at = now;
                 }
             }
             _ => {}
         }
-        self.trouble = Some(Trouble { error, function, failures, retry_at: now + wait, with });
+        self.trouble = Some(trouble);
     }
 
     /// How long its leases are still waited for; none: they are over, were waited for long enough, or are of no use.
@@ -279,12 +354,17 @@ impl Memory {
         self.doubt_until = Some(now + provider.call_timeout + LATE);
     }
 
+    /// A rebuild begins.
+    pub(super) fn count_rebuild(&mut self, now: Duration) {
+        let (count, last) = self.rebuilt;
+        let recent = last.is_some_and(|last| now.saturating_sub(last) < STEADY);
+        self.rebuilt = (if recent { count + 1 } else { 1 }, Some(now));
+    }
+
     /// The next incarnation begins, or the next attempt of the same one.
     pub(super) fn begins_anew(&mut self, rebuilt: bool, now: Duration) {
         if rebuilt {
-            let (count, last) = self.rebuilt;
-            let recent = last.is_some_and(|last| now.saturating_sub(last) < STEADY);
-            self.rebuilt = (if recent { count + 1 } else { 1 }, Some(now));
+            self.count_rebuild(now);
         }
         self.rebuild = None;
         self.drain_since = None;
@@ -293,14 +373,54 @@ impl Memory {
         self.bad_since = None;
     }
 
-    /// How long the next incarnation still has to wait: 0, 30 s, 1, 2, 4 … 30 min.
+    /// Notes whether the status still has its mark. What is remembered of instances goes with a status that was lost, and
+    /// the backend is searched for them.
+    pub(super) fn look_at_mark(&mut self, proxy: &Proxy, now: Duration) {
+        let marked = proxy.status.as_ref().is_some_and(|s| s.create_sent.is_some());
+        if self.marked && !marked {
+            *self = Self { rebuilt: self.rebuilt, ..Self::new(proxy, now) };
+        }
+        self.marked = marked;
+    }
+
+    /// What is left of it when an answer that it took in could not be stored, so that it is asked for again. `before`: as it
+    /// was before the answer.
+    pub fn unstored(self, before: Self) -> Self {
+        let coming = Coming { seen: None, ..before.coming };
+        Self { seen: None, rebuild: before.rebuild, coming, leaving: before.leaving, ..self }
+    }
+
+    /// The one that was to follow serves from now on; this is what is remembered of it.
+    pub(super) fn succeeded_by(&mut self, coming: Coming) {
+        self.trouble = None;
+        self.seen = coming.seen;
+        self.creating_since = coming.creating_since;
+        self.doubt_until = coming.doubt_until;
+        self.settled = coming.settled;
+        self.avoid.clear();
+        self.exhausted = None;
+        self.bad_since = None;
+        self.rebuild = None;
+        self.drain_since = None;
+    }
+
+    /// How long the incarnation that was begun still has to wait: 0, 30 s, 1, 2, 4 … 30 min.
     pub(super) fn spacing(&self, now: Duration) -> Option<Duration> {
-        let (count, Some(last)) = self.rebuilt else { return None };
+        self.space(self.rebuilt.0, now)
+    }
+
+    /// How long one that is not begun yet has to wait.
+    pub(super) fn spacing_of_next(&self, now: Duration) -> Option<Duration> {
+        let recent = self.rebuilt.1.is_some_and(|last| now.saturating_sub(last) < STEADY);
+        if recent { self.space(self.rebuilt.0 + 1, now) } else { None }
+    }
+
+    fn space(&self, count: u32, now: Duration) -> Option<Duration> {
         let space = match count {
             0 | 1 => return None,
             n => (SPACING.0 * 2u32.saturating_pow((n - 2).min(16))).min(SPACING.1),
         };
-        (last + space).checked_sub(now).filter(|wait| !wait.is_zero())
+        (self.rebuilt.1? + space).checked_sub(now).filter(|wait| !wait.is_zero())
     }
 }
 

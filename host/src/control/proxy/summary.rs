@@ -1,16 +1,19 @@
 //! What the status says: the conditions, from object, memory and facts. Pure, and the same input gives the same status, so
 //! that a steady Proxy is never written.
 
-use super::decide::{Call, up_to_date};
+use super::decide::Call;
+use super::rebuild::up_to_date;
 use super::{Facts, Memory, OwnLogin, ProviderFacts, Trouble};
 use crate::control::provider::NOT_LOOKED_AT;
 use crate::health::Verdict;
 use crate::health::probe::FailureKind;
 use crate::lease::Lack;
+use crate::model::ACCEPT_ABSENCE;
 use crate::model::condition::{Status, Verdict as Says, find, set};
 use crate::model::error::{ErrorKind, list_fields};
 use crate::model::instance::State;
 use crate::model::proxy::{Proxy, ProxyStatus};
+use crate::model::spec_hash::VERSION;
 
 /// The conditions of a Proxy, in the order in which the first that lacks explains `Ready`.
 pub const CONDITIONS: [&str; 7] =
@@ -20,7 +23,10 @@ pub const CONDITIONS: [&str; 7] =
 pub fn summarize(proxy: &Proxy, memory: &Memory, facts: &Facts) -> ProxyStatus {
     let mut status = proxy.status.clone().unwrap_or_default();
     let generation = proxy.metadata.generation.unwrap_or(0);
-    status.observed_generation = Some(generation);
+    // A hash of another version stands for the generation that it was made from.
+    if status.spec_hash.as_ref().is_none_or(|hash| hash.version == VERSION) {
+        status.observed_generation = Some(generation);
+    }
     if let Verdict::Healthy { exit_ip: Some(exit_ip) } = &facts.health {
         status.exit_ip = Some(exit_ip.clone());
     }
@@ -30,9 +36,15 @@ pub fn summarize(proxy: &Proxy, memory: &Memory, facts: &Facts) -> ProxyStatus {
         ("SpecValid", spec_valid(proxy, memory)),
         ("Provisioned", provisioned(proxy, memory, facts)),
         ("Healthy", healthy(proxy, memory, facts)),
-        ("UpToDate", fresh(proxy, &status, facts)),
+        ("UpToDate", fresh(proxy, memory, &status, facts)),
     ];
     let ready = ready(&says);
+    if ready.status == Status::True
+        && let Some(instance) = &mut status.instance
+    {
+        // How old it is counts from here; an earlier run's stands.
+        instance.ready_since.get_or_insert(facts.wall);
+    }
     for (type_, verdict) in says.into_iter().chain([("Ready", ready)]) {
         set(&mut status.conditions, type_, verdict, generation, facts.wall);
     }
@@ -102,9 +114,10 @@ fn provider_ready(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
             as_before(proxy, "ProviderReady", reason, message)
         }
         ProviderFacts::Unready(reason, message) => Says::new(false, reason.clone(), message.clone()),
-        ProviderFacts::Ready(_) => match &memory.held {
-            Some((_, held)) => held.clone().into(),
-            None => Says::new(true, "Ready", "the provider serves"),
+        ProviderFacts::Ready(provider) => match (&provider.denied, &memory.held) {
+            (Some((reason, message)), _) => Says::new(false, *reason, message.clone()),
+            (None, Some((_, held))) => held.clone().into(),
+            (None, None) => Says::new(true, "Ready", "the provider serves"),
         },
     }
 }
@@ -126,6 +139,9 @@ fn provisioned(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
     }
     if let Some(rebuild) = &memory.rebuild {
         return Says::new(false, rebuild.reason, format!("being replaced: {}", rebuild.message));
+    }
+    if let Some(says) = held(proxy, memory, facts) {
+        return says;
     }
     let Some(seen) = &memory.seen else {
         if proxy.spec.paused && proxy.status.as_ref().is_none_or(|s| s.instance.is_none()) {
@@ -162,6 +178,34 @@ fn provisioned(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
     }
 }
 
+/// What keeps an instance from being made although nothing failed.
+fn held(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Option<Says> {
+    let ProviderFacts::Ready(provider) = &facts.provider else { return None };
+    let instance = proxy.status.as_ref().and_then(|s| s.instance.as_ref()).filter(|i| i.placement.is_some());
+    let absent = memory.seen.as_ref().is_some_and(|seen| seen.state.is_none());
+    match instance {
+        None if !proxy.is_deleting() && !proxy.spec.paused && facts.is_full(provider) => Some(Says::new(
+            false,
+            "InstanceLimit",
+            format!(
+                "Provider {} has as many instances as its limits.instances allows: raise it, or delete Proxies",
+                proxy.spec.provider
+            ),
+        )),
+        Some(instance) if absent && instance.provider_id.is_some() && facts.mass_absence(provider) => Some(Says::new(
+            false,
+            "MassAbsence",
+            format!(
+                "its instance is gone, as those of many other Proxies of Provider {provider} are at once, so none is made \
+                 anew: a changed address or project looks like this. If they are gone indeed: kubectl annotate provider \
+                 {provider} {ACCEPT_ABSENCE}=true",
+                provider = proxy.spec.provider
+            ),
+        )),
+        _ => None,
+    }
+}
+
 fn healthy(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
     let runs = memory.seen.as_ref().is_some_and(|s| s.state == Some(State::Running));
     match &facts.health {
@@ -186,14 +230,24 @@ fn as_before(proxy: &Proxy, type_: &str, reason: &str, message: &str) -> Says {
     }
 }
 
-fn fresh(proxy: &Proxy, status: &ProxyStatus, facts: &Facts) -> Says {
+fn fresh(proxy: &Proxy, memory: &Memory, status: &ProxyStatus, facts: &Facts) -> Says {
     if status.spec_hash.is_none() {
         return Says::new(Status::Unknown, "NotCreated", "no instance was made yet");
     }
-    if up_to_date(proxy, status, &facts.own_login) {
-        Says::new(true, "UpToDate", "the instance was made from this spec")
+    let follows = || match (&status.next, &memory.coming.trouble) {
+        (_, Some(trouble)) => format!("; what is to follow it cannot be made yet: {}", trouble.error.message),
+        (Some(_), None) => "; what is to follow it is being made".into(),
+        (None, None) => String::new(),
+    };
+    if !up_to_date(proxy, status, &facts.own_login) {
+        Says::new(false, "SpecChanged", format!("the instance was made from an earlier spec{}", follows()))
+    } else if status.next.is_some() {
+        Says::new(false, "MaxAge", format!("the instance is older than spec.maxAge{}", follows()))
+    } else if let Some(trouble) = memory.leaving.values().find_map(|leaving| leaving.trouble.as_ref()) {
+        let message = format!("an earlier instance is being deleted yet: {}", trouble.error.message);
+        Says::new(true, "Retiring", message)
     } else {
-        Says::new(false, "SpecChanged", "the instance was made from an earlier spec")
+        Says::new(true, "UpToDate", "the instance was made from this spec")
     }
 }
 

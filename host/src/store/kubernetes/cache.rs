@@ -39,16 +39,22 @@ where
 
     /// Lists everything once.
     pub async fn fill(&self) -> Result<(), StoreError> {
+        self.list().await.map(drop)
+    }
+
+    /// All that there is now, page by page.
+    pub async fn list(&self) -> Result<Vec<Arc<T>>, StoreError> {
+        let mut found = Vec::new();
         let mut params = ListParams { label_selector: self.labels.clone(), ..ListParams::default().limit(PAGE) };
         loop {
             let page = self.api.list(&params).await.map_err(|e| store_error(&T::plural(&()), e))?;
             let next = page.metadata.continue_.clone().filter(|token| !token.is_empty());
             for object in page.items {
-                self.keep(object);
+                found.push(self.keep(object));
             }
             match next {
                 Some(token) => params = params.continue_token(&token),
-                None => return Ok(()),
+                None => return Ok(found),
             }
         }
     }

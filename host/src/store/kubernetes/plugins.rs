@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::ResourceExt;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
+use kube::{Resource, ResourceExt};
 
 use super::{KubeStore, store_error};
-use crate::model::PLUGIN_LABEL;
+use crate::model::{PLUGIN_FINALIZER, PLUGIN_LABEL};
 use crate::plugin::contract::ContractError;
 use crate::plugin::load::{LoadError, digest_of};
 use crate::plugin::registry::Registry;
@@ -36,6 +36,8 @@ struct Held {
     made: i64,
     digest: Option<String>,
     pieces: Vec<Piece>,
+    /// Our finalizer stands.
+    in_use: bool,
 }
 
 impl KubeStore {
@@ -91,6 +93,7 @@ impl KubeStore {
             made: found.creation_timestamp().map_or(0, |at| at.0.as_second()),
             digest: found.annotations().get(DIGEST_ANNOTATION).cloned(),
             pieces,
+            in_use: found.finalizers().iter().any(|f| f == PLUGIN_FINALIZER),
         };
         for key in body.binary_data.iter().flatten().map(|(key, _)| key).filter(|key| key.ends_with(".cwasm")) {
             self.tell_refused(&name, format!("{key} is refused: {}", ContractError::Native));
@@ -156,6 +159,40 @@ impl KubeStore {
             Err(error) => registry.refuse(&piece.plugin, &source, format!("{first} {}", held.version), &error),
         }
         self.tell(name, &piece.plugin, &source, registry);
+    }
+
+    /// Sets our finalizer on each ConfigMap that holds one of these plugins, and takes it from the others.
+    pub(super) async fn hold_configmaps(&self, in_use: &BTreeSet<String>) -> Result<(), StoreError> {
+        let known: Vec<(String, bool, bool)> = self
+            .plugins
+            .lock()
+            .iter()
+            .map(|(name, held)| {
+                let used = held.pieces.iter().any(|piece| in_use.contains(&piece.plugin));
+                (name.clone(), held.in_use, used)
+            })
+            .collect();
+        let metadata: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(self.client.clone(), &self.namespace);
+        for (name, _, used) in known.into_iter().filter(|(_, held, used)| held != used) {
+            let Some(found) = metadata.get_metadata_opt(&name).await.map_err(|e| store_error(&name, e))? else {
+                continue;
+            };
+            let held = found.finalizers().iter().any(|f| f == PLUGIN_FINALIZER);
+            // One that is being deleted takes no new finalizer.
+            if held != used && (held || found.meta().deletion_timestamp.is_none()) {
+                let finalizers = crate::store::finalizers_with(&found, PLUGIN_FINALIZER, used);
+                let meta = serde_json::json!({"resourceVersion": found.resource_version(), "finalizers": finalizers});
+                let patch = Patch::Merge(serde_json::json!({"metadata": meta}));
+                match metadata.patch_metadata(&name, &PatchParams::default(), &patch).await {
+                    Err(kube::Error::Api(status)) if status.code == 404 => {}
+                    patched => drop(patched.map_err(|e| store_error(&name, e))?),
+                }
+            }
+            if let Some(held) = self.plugins.lock().get_mut(&name) {
+                held.in_use = used;
+            }
+        }
+        Ok(())
     }
 
     async fn fetch(&self, name: &str) -> Option<ConfigMap> {

@@ -1,0 +1,133 @@
+//! A Provider under deletion: it goes when no Proxy uses it and nothing of ours is left at its backend.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use super::{CHECK_BAD, CONFLICT_RETRY, Pass, Providers, State};
+use crate::control::collect::{Verdict, by_uid, judge};
+use crate::model::condition::Verdict as Says;
+use crate::model::instance::Instance;
+use crate::model::provider::Provider;
+use crate::model::{SKIP_CLEANUP, is_annotated};
+use crate::plugin::handle::Handle;
+use crate::plugin::registry::Entry;
+use crate::store::{Event, Regarding, Severity, StoreError};
+
+/// A create may land this much after its call has ended.
+const LATE: Duration = Duration::from_secs(30);
+/// What is waited for is looked at again.
+const LOOK: Duration = Duration::from_secs(5);
+
+impl Providers {
+    /// Takes a Provider up. What an earlier run sent for it may still land.
+    pub(super) fn begin_with(&self, provider: &Provider) {
+        if provider.has_finalizer() {
+            let now = self.clock.monotonic();
+            self.creates_end().entry(provider.uid().unwrap_or_default()).or_insert(now + LATE);
+        }
+    }
+
+    /// A create is sent to a Provider, or has ended; `within`: the longest that it may take from now.
+    pub fn note_create(&self, name: &str, within: Duration) {
+        let Some(uid) = self.store.provider(name).and_then(|provider| provider.uid()) else { return };
+        let end = self.clock.monotonic() + within + LATE;
+        self.creates_end().insert(uid, end);
+    }
+
+    /// A pass over a Provider under deletion.
+    pub(super) async fn part_with(
+        &self,
+        provider: &Provider,
+        entry: &Entry,
+        built: Result<Arc<Handle>, (String, String)>,
+    ) -> Pass {
+        let name = provider.name_any();
+        self.begin_with(provider);
+        let listed = match &built {
+            Ok(handle) => handle.list().await.map_err(|error| (error.reason, error.message)),
+            Err(why) => Err(why.clone()),
+        };
+        let kept = match self.keeps(provider, &listed).await {
+            Ok(None) => return self.release(provider).await,
+            Ok(Some(kept)) => kept,
+            Err(error) => ("StoreFailed".to_owned(), error.to_string()),
+        };
+        // Its Proxies need it until they are gone.
+        let changed = self.remember(&name, State::from(built), provider, entry);
+        let says = Says::new(false, kept.0, format!("being deleted: {}", kept.1));
+        let targets = provider.status.as_ref().map(|s| s.targets.clone()).unwrap_or_default();
+        let again = match self.write(provider, entry, says, targets).await {
+            Err(StoreError::Conflict(_)) => CONFLICT_RETRY,
+            Err(_) => CHECK_BAD,
+            Ok(()) => LOOK,
+        };
+        Pass { again, changed, listed: listed.ok() }
+    }
+
+    async fn release(&self, provider: &Provider) -> Pass {
+        let name = provider.name_any();
+        if !provider.has_finalizer() {
+            // Finalizers of others are theirs.
+            return Pass { again: CHECK_BAD, changed: false, listed: None };
+        }
+        if let Err(error) = self.store.set_provider_finalizer(provider, false).await {
+            tracing::debug!(provider = name, %error, "its finalizer is removed next time");
+            return Pass { again: CONFLICT_RETRY, changed: false, listed: None };
+        }
+        self.creates_end().remove(&provider.uid().unwrap_or_default());
+        if is_annotated(provider, SKIP_CLEANUP) {
+            self.store.event(Event {
+                regarding: Regarding::Provider(name),
+                severity: Severity::Warning,
+                reason: "Abandoned".into(),
+                message: format!("released by {SKIP_CLEANUP}; nobody looks for what is left at its backend"),
+            });
+        }
+        Pass { again: Duration::ZERO, changed: true, listed: None }
+    }
+
+    /// What still keeps it: reason and text; none: nothing.
+    async fn keeps(
+        &self,
+        provider: &Provider,
+        listed: &Result<Vec<Instance>, (String, String)>,
+    ) -> Result<Option<(String, String)>, StoreError> {
+        let keep = |reason: &str, message: String| Ok(Some((reason.to_owned(), message)));
+        if !provider.has_finalizer() || is_annotated(provider, SKIP_CLEANUP) {
+            return Ok(None);
+        }
+        let name = provider.name_any();
+        let proxies = self.store.fresh_proxies().await?;
+        if proxies.iter().any(|proxy| proxy.spec.provider == name) {
+            return keep("InUse", "Proxies use it; it goes when they are gone".into());
+        }
+        let end = self.creates_end().get(&provider.uid().unwrap_or_default()).copied();
+        let Some(end) = end else { return Ok(None) };
+        if end > self.clock.monotonic() {
+            return keep("CreatesMayLand", "a create that was sent may still arrive; it is waited for".into());
+        }
+        let shown = match listed {
+            Ok(shown) => shown,
+            Err((reason, message)) => {
+                let way_out =
+                    format!("to leave behind what is there: kubectl annotate provider {name} {SKIP_CLEANUP}=true");
+                return keep(reason, format!("its instances cannot be listed: {message}; {way_out}"));
+            }
+        };
+        let (proxies, abandoned) = (by_uid(proxies), self.store.abandoned().await?);
+        let is_left = |shown: &Instance| {
+            matches!(judge(shown, self.store.installation(), &proxies, &abandoned), Verdict::Orphan | Verdict::Unsure)
+        };
+        if shown.iter().any(is_left) {
+            return keep("InstancesLeft", "instances of ours are left at its backend; they are collected first".into());
+        }
+        Ok(None)
+    }
+
+    fn creates_end(&self) -> MutexGuard<'_, HashMap<String, Duration>> {
+        self.creates_end.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

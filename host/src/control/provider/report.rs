@@ -1,0 +1,139 @@
+//! What a pass over a Provider says in its status.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::ResourceExt;
+
+use super::Providers;
+use crate::model::condition::{Verdict as Says, find, set};
+use crate::model::error::CallError;
+use crate::model::instance::Finding;
+use crate::model::provider::{PluginStatus, Provider, ProviderStatus, TargetStatus};
+use crate::model::{ACCEPT_ABSENCE, is_annotated};
+use crate::plugin::handle::{Handle, Held};
+use crate::plugin::registry::Entry;
+use crate::store::{Event, Regarding, Severity, StoreError};
+
+/// Sources named beside the one that serves.
+const SHADOWED: usize = 16;
+/// The count of Proxies is written no more often, whatever comes and goes.
+const COUNT: Duration = Duration::from_secs(30);
+
+impl From<Held> for Says {
+    fn from(held: Held) -> Self {
+        Self::new(false, held.reason, held.message)
+    }
+}
+
+/// The condition `Ready`, and the targets.
+pub(super) fn judge(
+    provider: &Provider,
+    entry: &Entry,
+    built: &Result<Arc<Handle>, (String, String)>,
+    findings: Result<Vec<Finding>, CallError>,
+    mass_absence: bool,
+) -> (Says, Vec<TargetStatus>) {
+    let handle = match built {
+        Ok(handle) => handle,
+        Err((reason, message)) => return (Says::new(false, reason.clone(), message.clone()), vec![]),
+    };
+    let old_targets = || provider.status.as_ref().map(|s| s.targets.clone()).unwrap_or_default();
+    let held = handle.holds_back();
+    let findings = match findings {
+        Ok(findings) => findings,
+        Err(_) if let Some(held) = held => return (held.into(), old_targets()),
+        Err(error) => return (Says::new(false, error.reason, error.message), old_targets()),
+    };
+    let bad: Vec<String> =
+        findings.iter().filter(|f| !f.healthy).map(|f| format!("{} ({}: {})", f.target, f.reason, f.message)).collect();
+    let description = &handle.plugin().description;
+    let none_usable = !findings.is_empty() && bad.len() == findings.len();
+    let says = if let Some(held) = held {
+        held.into()
+    } else if let Some(refused) = entry.refused.as_ref() {
+        Says::new(
+            !none_usable,
+            refused.reason,
+            format!("version {} goes on serving; {}", description.version, refused.message),
+        )
+    } else if none_usable {
+        // One reason where all targets agree, the usual case of one host.
+        let agreed = findings.iter().all(|f| f.reason == findings[0].reason);
+        let reason = if agreed { findings[0].reason.as_str() } else { "NoTargetHealthy" };
+        Says::new(false, reason, format!("no target is usable: {}", bad.join("; ")))
+    } else if mass_absence && !is_annotated(provider, ACCEPT_ABSENCE) {
+        Says::new(
+            true,
+            "MassAbsence",
+            format!(
+                "many of its instances vanished within ten minutes, as when a project or base URL changes, so that none is \
+                 replaced: correct the Provider, or, if they are gone indeed: kubectl annotate provider {} {ACCEPT_ABSENCE}=true",
+                provider.name_any()
+            ),
+        )
+    } else if bad.is_empty() {
+        Says::new(true, "Ready", format!("{} {} serves", description.name, description.version))
+    } else {
+        Says::new(true, "Degraded", format!("not usable: {}", bad.join("; ")))
+    };
+    let targets = findings
+        .into_iter()
+        .map(|f| TargetStatus { name: f.target, healthy: f.healthy, reason: f.reason, message: f.message })
+        .collect();
+    (says, targets)
+}
+
+impl Providers {
+    pub(super) async fn write(
+        &self,
+        provider: &Provider,
+        entry: &Entry,
+        says: Says,
+        targets: Vec<TargetStatus>,
+    ) -> Result<(), StoreError> {
+        let old = provider.status.clone().unwrap_or_default();
+        let generation = provider.metadata.generation.unwrap_or(0);
+        let mut status = ProviderStatus { observed_generation: Some(generation), targets, ..old.clone() };
+        if let Some(plugin) = &entry.current {
+            status.plugin = Some(PluginStatus {
+                name: plugin.description.name.clone(),
+                version: plugin.description.version.clone(),
+                digest: plugin.digest.clone(),
+                contract: plugin.contract.clone(),
+                source: entry.source.as_ref().map(ToString::to_string).unwrap_or_default(),
+                shadowed: entry.shadowed.iter().take(SHADOWED).map(ToString::to_string).collect(),
+            });
+        }
+        let name = provider.name_any();
+        status.proxies = self.count(&name, old.proxies);
+        set(&mut status.conditions, "Ready", says.clone(), generation, self.clock.wall());
+        if status == old {
+            return Ok(());
+        }
+        self.store.set_provider_status(provider, status).await?;
+        let before = find(&old.conditions, "Ready").map(|c| c.reason.clone());
+        if before.as_ref() != Some(&says.reason) {
+            let good = matches!(says.reason.as_str(), "Ready");
+            self.store.event(Event {
+                regarding: Regarding::Provider(name),
+                severity: if good { Severity::Normal } else { Severity::Warning },
+                reason: says.reason,
+                message: says.message,
+            });
+        }
+        Ok(())
+    }
+
+    /// How many Proxies to show: those that there are, or those last written where that was just now.
+    fn count(&self, name: &str, shown: u32) -> u32 {
+        let now = self.clock.monotonic();
+        let there = self.store.proxies().iter().filter(|p| p.spec.provider == name).count() as u32;
+        let mut counted = self.counted.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if there == shown || counted.get(name).is_some_and(|at| now.saturating_sub(*at) < COUNT) {
+            return shown;
+        }
+        counted.insert(name.to_owned(), now);
+        there
+    }
+}

@@ -1,0 +1,3 @@
+//! The operator in full: the pure reconciler under random schedules.
+
+mod model;
