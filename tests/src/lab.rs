@@ -287,8 +287,9 @@ impl Lab {
 
     /// Waits until calls of this function ended with this outcome.
     pub async fn wait_called(&self, function: &str, outcome: &str) {
-        let wanted = format!("proxy_operator_provider_calls_total{{function=\"{function}\",outcome=\"{outcome}\"}}");
-        self.wait(&wanted, async |lab| lab.metrics().await.contains(&wanted).then_some(())).await;
+        let wanted = format!("function=\"{function}\",outcome=\"{outcome}\"}}");
+        let is_it = |line: &str| line.starts_with("proxy_operator_provider_calls_total{") && line.contains(&wanted);
+        self.wait(&wanted, async |lab| lab.metrics().await.lines().any(is_it).then_some(())).await;
     }
 
     /// Replaces the cloud's faults.

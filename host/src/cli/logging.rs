@@ -17,7 +17,7 @@ pub(super) fn init(filter: &str, json: bool) -> SetLog {
     let (first, handle) = reload::Layer::new(first);
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let lines: Box<dyn Layer<Registry> + Send + Sync> =
-        if json { lines.json().flatten_event(true).boxed() } else { lines.boxed() };
+        if json { lines.json().flatten_event(true).with_current_span(false).boxed() } else { lines.boxed() };
     tracing_subscriber::registry().with(lines.with_filter(first)).init();
     std::sync::Arc::new(move |filter| {
         let parsed = EnvFilter::try_new(filter).map_err(|e| format!("{filter:?} is no filter: {e}"))?;

@@ -15,7 +15,7 @@ use super::proxy::driver::Driver;
 use super::queue::Queue;
 use crate::model::metrics::METRICS;
 use crate::model::naming::ProxyKey;
-use crate::model::pulse::PULSE;
+use crate::model::pulse::{BEAT, PULSE};
 use crate::plugin::registry::Registry;
 use crate::store::{Change, Store};
 
@@ -146,10 +146,11 @@ impl Manager {
         let mut plugins = self.registry.subscribe();
         let mut resync = tokio::time::interval(RESYNC);
         resync.tick().await;
-        let mut beat = PULSE.of("objects");
+        let beat = PULSE.of("objects");
         loop {
+            beat.turned();
             tokio::select! {
-                () = beat.tick() => {}
+                () = tokio::time::sleep(BEAT) => {}
                 change = changes.recv() => match change {
                     Ok(Change::Proxy(key)) => proxies.add(key),
                     Ok(Change::Provider(name)) => self.provider_changed(name, providers, proxies),

@@ -14,7 +14,7 @@ use super::{Target, Verdict};
 use crate::model::metrics::{METRICS, Outcome};
 use crate::model::naming::ProxyKey;
 use crate::model::proxy::{Endpoint, ProbeMode};
-use crate::model::pulse::PULSE;
+use crate::model::pulse::{BEAT, PULSE};
 
 /// Probes at once.
 const CONCURRENCY: usize = 256;
@@ -109,7 +109,7 @@ impl Engine {
     pub async fn run(self) {
         let permits = Arc::new(Semaphore::new(CONCURRENCY));
         let probes = TaskTracker::new();
-        let mut beat = PULSE.of("probes");
+        let beat = PULSE.of("probes");
         loop {
             beat.turned();
             let due = match self.next_due() {
@@ -118,7 +118,7 @@ impl Engine {
                     tokio::select! {
                         () = self.shared.wake.notified() => {}
                         () = sleep_until(at) => {}
-                        () = beat.tick() => {}
+                        () = tokio::time::sleep(BEAT) => {}
                     }
                     continue;
                 }

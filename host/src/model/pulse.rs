@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::{Instant, Interval, interval};
-
-/// A loop says that it turns this often.
-const BEAT: Duration = Duration::from_secs(5);
+/// A loop says that it turns at least this often, also when it has nothing to do.
+pub const BEAT: Duration = Duration::from_secs(5);
 /// One that has not said so for this long does not turn.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -23,7 +21,6 @@ pub struct Pulse {
 pub struct Beat<'p> {
     pulse: &'p Pulse,
     id: u64,
-    interval: Interval,
 }
 
 impl Pulse {
@@ -37,12 +34,17 @@ impl Pulse {
         let mut loops = self.lock();
         let id = loops.last_key_value().map_or(0, |(last, _)| last + 1);
         loops.insert(id, (name, Instant::now()));
-        Beat { pulse: self, id, interval: interval(BEAT) }
+        Beat { pulse: self, id }
     }
 
     /// Loops that do not turn.
     pub fn silent(&self) -> Vec<&'static str> {
-        self.lock().values().filter(|(_, last)| last.elapsed() > SILENCE).map(|(name, _)| *name).collect()
+        self.silent_at(Instant::now())
+    }
+
+    fn silent_at(&self, now: Instant) -> Vec<&'static str> {
+        let is_silent = |last: &Instant| now.saturating_duration_since(*last) > SILENCE;
+        self.lock().values().filter(|(_, last)| is_silent(last)).map(|(name, _)| *name).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, (&'static str, Instant)>> {
@@ -51,17 +53,14 @@ impl Pulse {
 }
 
 impl Beat<'_> {
-    /// Waits for the next beat and tells of it: a branch of the loop's own `select!`, so that it is told only when the loop
-    /// comes round.
-    pub async fn tick(&mut self) {
-        self.interval.tick().await;
-        self.turned();
+    /// The loop came round.
+    pub fn turned(&self) {
+        self.turned_at(Instant::now());
     }
 
-    /// Tells that the loop turned.
-    pub fn turned(&self) {
+    fn turned_at(&self, now: Instant) {
         if let Some((_, last)) = self.pulse.lock().get_mut(&self.id) {
-            *last = Instant::now();
+            *last = now;
         }
     }
 }
@@ -76,29 +75,17 @@ impl Drop for Beat<'_> {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_loop_that_hangs_is_named_and_one_that_turns_or_ended_is_not() {
-        static PULSE: Pulse = Pulse::new();
-        let turning = tokio::spawn(async {
-            let mut beat = PULSE.of("turning");
-            loop {
-                beat.tick().await;
-            }
-        });
-        let hanging = tokio::spawn(async {
-            let mut beat = PULSE.of("hanging");
-            beat.tick().await;
-            std::future::pending::<()>().await;
-        });
-        let ended = tokio::spawn(async { PULSE.of("ended").turned() });
-        ended.await.unwrap();
-        tokio::time::sleep(SILENCE).await;
-        assert_eq!(PULSE.silent(), Vec::<&str>::new());
-        tokio::time::sleep(2 * BEAT).await;
-        assert_eq!(PULSE.silent(), ["hanging"]);
-        hanging.abort();
-        assert!(hanging.await.unwrap_err().is_cancelled());
-        assert_eq!(PULSE.silent(), Vec::<&str>::new());
-        turning.abort();
+    #[test]
+    fn a_loop_that_hangs_is_named_and_one_that_turns_or_ended_is_not() {
+        let pulse = Pulse::new();
+        let begun = Instant::now();
+        let (turning, hanging, ended) = (pulse.of("turning"), pulse.of("hanging"), pulse.of("ended"));
+        drop(ended);
+        assert_eq!(pulse.silent_at(begun + SILENCE - BEAT), Vec::<&str>::new());
+        let later = begun + SILENCE + BEAT;
+        turning.turned_at(later - BEAT);
+        assert_eq!(pulse.silent_at(later), ["hanging"]);
+        drop(hanging);
+        assert_eq!(pulse.silent_at(later), Vec::<&str>::new());
     }
 }

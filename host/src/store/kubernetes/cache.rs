@@ -13,7 +13,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{key_of, store_error};
-use crate::model::pulse::PULSE;
+use crate::model::pulse::{BEAT, PULSE};
 use crate::store::StoreError;
 
 /// Objects of a list request; more would hold much in memory at once.
@@ -70,12 +70,10 @@ where
         let config = watcher::Config { label_selector: self.labels.clone(), ..watcher::Config::default() };
         let mut stream = watcher(self.api.clone(), config).default_backoff().boxed();
         let mut listed: Option<BTreeSet<String>> = None;
-        let mut beat = PULSE.of("watch");
+        let beat = PULSE.of("watch");
         loop {
-            let event = tokio::select! {
-                event = stream.next() => event,
-                () = beat.tick() => continue,
-            };
+            beat.turned();
+            let Ok(event) = tokio::time::timeout(BEAT, stream.next()).await else { continue };
             let Some(event) = event else { return };
             match event {
                 Ok(watcher::Event::Init) => listed = Some(BTreeSet::new()),

@@ -12,6 +12,7 @@ use super::KubeStore;
 use crate::model::clock::Clock;
 use crate::model::mandate::Mandate;
 use crate::model::metrics::METRICS;
+use crate::model::pulse::PULSE;
 
 /// Name of the Lease.
 pub const LEASE: &str = "proxy-operator";
@@ -129,7 +130,9 @@ impl Election {
     pub async fn hold(&self) -> Lost {
         let mut until = self.clock.monotonic() + self.times.renew;
         let mut why = "no answer".to_owned();
+        let beat = PULSE.of("election");
         loop {
+            beat.turned();
             tokio::time::sleep(self.times.retry).await;
             let begun = self.clock.monotonic();
             let left = until.saturating_sub(begun);
