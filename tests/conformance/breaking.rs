@@ -42,10 +42,10 @@ fn beside(case: &str) -> &'static [&'static str] {
         "create-tags-first" => &["leftovers-are-present", "create-foreign"],
         // Two answers about one instance that differ are taken for two instances, wherever they are compared.
         "create-repeated" => &["create-twice-at-once", "create-answer-lost"],
-        // What a placement does not name cannot be told from another one.
-        "place-names-the-backend" => &["get-other-backend", "delete-other-backend"],
-        // A second create that knows of no first one is refused, whatever the reason for it.
-        "create-twice-at-once" => &["create-answer-lost"],
+        // What a placement does not name cannot be told from another one; and the switch is gone with the config.
+        "place-names-the-backend" => &["get-other-backend", "delete-other-backend", "delete-identity-only"],
+        // These call create twice without telling the second call of the first one's answer, as two at once do.
+        "create-twice-at-once" => &["names-from-identity", "poll-after-bounds", "deadline-kept", "secrets-nowhere"],
         "get-absent-before-create" => &["place-reads-only"],
         // What is called gone and is not stays behind, whoever looks.
         "delete-until-gone" => &["leftovers-are-present", "delete-while-creating", "delete-identity-only"],
