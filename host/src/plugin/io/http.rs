@@ -190,7 +190,7 @@ fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
     use crate::model::provider::Permit;
@@ -203,6 +203,8 @@ mod tests {
         let client = origin::builder(&Guard::new(&[Permit::Loopback])).build().expect("a client");
         let (answer, silent) = tokio::join!(client.get(url).send(), async {
             let (mut peer, _) = listener.accept().await.expect("a client");
+            let read = peer.read(&mut [0; 1024]).await.expect("a request");
+            assert!(read > 0);
             peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf").await.expect("it listens");
             peer
         });
