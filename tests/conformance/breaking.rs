@@ -45,7 +45,9 @@ fn beside(case: &str) -> &'static [&'static str] {
         // What a placement does not name cannot be told from another one; and the switch is gone with the config.
         "place-names-the-backend" => &["get-other-backend", "delete-other-backend", "delete-identity-only"],
         // These call create twice without telling the second call of the first one's answer, as two at once do.
-        "create-twice-at-once" => &["names-from-identity", "poll-after-bounds", "deadline-kept", "secrets-nowhere"],
+        "create-twice-at-once" => {
+            &["create-answer-lost", "names-from-identity", "poll-after-bounds", "deadline-kept", "secrets-nowhere"]
+        }
         "get-absent-before-create" => &["place-reads-only"],
         // What is called gone and is not stays behind, whoever looks.
         "delete-until-gone" => &["leftovers-are-present", "delete-while-creating", "delete-identity-only"],
