@@ -1,6 +1,6 @@
 # Each target is one command; the scripts it names say what they do. Native builds go through tests/env, which keeps them
 # in ~/.cache/proxy-operator, shared by all clones.
-.PHONY: help build demo test bench fmt clippy deny
+.PHONY: help build demo test bench fuzz fmt clippy deny
 
 help: ## this list
 	@sed -nE 's/^([a-z]+|test-%):[^#]*## (.*)/\1\t\2/p' Makefile | sed 's/^test-%/test-SUITE/' | expand -t 14
@@ -24,8 +24,12 @@ bench: build ## the figures of docs/performance.md
 	@tests/cluster/build.sh bin/cluster
 	@tests/env cargo run --release --locked --package proxy-operator-tests --bin bench
 
+fuzz: ## feeds the plugin loader with made-up files, each target for FUZZ_SECONDS (60)
+	@tests/env tests/fuzz/run
+
 fmt: ## formats the code
 	@cargo fmt --all
+	@rustfmt --edition 2024 tests/fuzz/fuzz_targets/*.rs
 
 clippy: ## lints, where a warning is an error
 	@tests/env cargo clippy --release --locked --all-targets -- -D warnings

@@ -54,6 +54,14 @@ spec: {provider: fixed, auth: {mode: none}}
     assert!(passed >= 20, "{passed}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_drawn_over_wasi_is_seen() {
+    let provider = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: p}\n";
+    let subject = subject(&format!("{provider}spec: {{plugin: {{name: wasi}}}}\n"), None).await;
+    let report = conformance::run(subject, |case| case.name == "random-differs").await.unwrap();
+    assert_eq!((failed(&report), not_applicable(&report)), (vec![], vec![]));
+}
+
 #[tokio::test]
 async fn what_cannot_be_asked_is_told_before_any_case() {
     let provider = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: p}\nspec: ";

@@ -1,7 +1,7 @@
 //! A page of `docs/` and what stands between its fences.
 //!
 //! A fence with `file=PATH` is written to that path; one with `sh` is run, and its output must hold each line of a `text`
-//! fence after it, whatever the spaces. Fences without a language are for the reader alone.
+//! fence after it, whatever the spaces. Fences without a language are for the reader alone. `$CLONE` is this repository.
 
 use std::fs;
 use std::path::Path;
@@ -86,10 +86,15 @@ impl Page {
 }
 
 fn run(dir: &Path, script: &str) -> String {
-    let bin = fs::canonicalize(proxy_operator_tests::root().join("bin")).expect("bin/");
+    let clone = fs::canonicalize(proxy_operator_tests::root()).expect("the repository");
+    let bin = clone.join("bin");
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new("bash");
-    command.args(["-euo", "pipefail", "-c", script]).current_dir(dir).env("PATH", format!("{}:{path}", bin.display()));
+    command
+        .args(["-euo", "pipefail", "-c", script])
+        .current_dir(dir)
+        .env("PATH", format!("{}:{path}", bin.display()))
+        .env("CLONE", clone);
     let output = proxy_operator_tests::authors::as_author(&mut command).output().expect("bash");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{script}\n{said}{}", String::from_utf8_lossy(&output.stderr));

@@ -188,6 +188,25 @@ async fn a_lost_answer_is_transient_for_a_question_and_unknown_for_a_change() {
     }
 }
 
+/// Where it stands still does not matter: within the head, before the body, within it.
+#[tokio::test]
+async fn an_answer_that_stands_still_ends_at_its_time_limit_and_is_not_lost() {
+    let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf";
+    for until in [10, whole.len() - 4, whole.len()] {
+        let server = answering(move || Reply::Stall(whole[..until].to_vec())).await;
+        let setup = || Setup::new().http("cloud", server.address);
+        let error = fetch(setup(), json!({"timeoutMs": 300})).await.expect_err("it stands still");
+        assert_eq!((&error.kind, error.reason.as_str()), (&ErrorKind::Transient, "TimedOut"), "{error}");
+        assert!(error.message.contains("no whole answer within 300 ms"), "{error}");
+        let error = fetch(setup(), json!({"method": "POST", "timeoutMs": 300})).await.expect_err("it stands still");
+        assert_eq!((&error.kind, error.reason.as_str()), (&ErrorKind::UnknownOutcome, "TimedOut"), "{error}");
+        // The guest would wait longer than its call may.
+        let error = fetch(setup().call_timeout(1), json!({})).await.expect_err("it stands still");
+        assert_eq!((&error.kind, error.reason.as_str()), (&ErrorKind::Transient, "CallTimedOut"), "{error}");
+        assert!(error.message.contains("connection \"cloud\""), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn nonsense_instead_of_an_answer_is_transient() {
     let server = answering(|| Reply::Raw(b"SSH-2.0-OpenSSH_9.9\r\n".to_vec())).await;

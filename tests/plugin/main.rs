@@ -16,6 +16,7 @@ mod redaction;
 mod refusing;
 mod sandbox;
 mod sandbox_faults;
+mod seeds;
 mod small_plugins;
 mod sources;
 mod ssh;
@@ -25,3 +26,7 @@ mod swapping;
 mod tokens;
 mod trust;
 mod wasi;
+
+/// What the fuzz targets run.
+#[path = "../fuzz/src/lib.rs"]
+mod fuzz;

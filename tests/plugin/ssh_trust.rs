@@ -1,9 +1,12 @@
 //! Who is trusted over SSH: pinned host keys, and the operator's own keys.
 
+use std::os::unix::fs::symlink;
+
 use proxy_operator::model::provider::ProviderSpec;
 use proxy_operator::plugin::grants::Grants;
+use proxy_operator::store::local::SecretFiles;
 use proxy_operator_tests::plugins::logs::Logs;
-use proxy_operator_tests::plugins::{Setup, soon};
+use proxy_operator_tests::plugins::{Setup, loaded, soon};
 use proxy_operator_tests::sshd::{KINDS, Sshd, client_key, pair};
 use serde_json::{Value, json};
 
@@ -222,6 +225,46 @@ async fn a_rotated_key_or_pin_is_used_by_the_next_command() {
     vault.set("known-hosts", &server.pin("rsa"));
     assert_eq!(told(&handle).await["status"], 0);
     assert_eq!(server.logins(), 3);
+}
+
+/// As the kubelet mounts a Secret: files are links through `..data`, which is replaced at once.
+#[tokio::test]
+async fn pins_in_a_mounted_file_are_read_for_each_command() {
+    let Some(server) = Sshd::start() else { return };
+    let mount = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| mount.path().join(name);
+    let mut version = 0;
+    let mut publish = |pins: &str| {
+        version += 1;
+        let folder = format!("..{version}");
+        std::fs::create_dir(at(&folder)).expect("a folder");
+        std::fs::write(at(&folder).join("known_hosts"), pins).expect("a file");
+        symlink(&folder, at("..data_tmp")).expect("a link");
+        std::fs::rename(at("..data_tmp"), at("..data")).expect("replaced");
+    };
+    publish(&server.pin("ed25519"));
+    symlink("..data/known_hosts", at("known_hosts")).expect("a link");
+    std::fs::write(at("key"), &client_key().private).expect("a file");
+
+    let mut connection = server.connection();
+    connection["ssh"]["key"] = json!({"file": at("key")});
+    connection["ssh"]["knownHosts"] = json!({"file": at("known_hosts")});
+    let setup = Setup::new().connection("host", connection).config(json!({"run": [{"argv": ["true"]}]}));
+    let files = std::sync::Arc::new(SecretFiles::new(vec![mount.path().to_owned()]));
+    let handle = setup.bind_to(loaded("exec").await, files);
+    assert_eq!(told(&handle).await["status"], 0);
+    assert_eq!(told(&handle).await["status"], 0);
+    assert_eq!(server.logins(), 1, "what did not change makes no new connection");
+    publish(&format!("other.example {}\n", server.host_key("ed25519")));
+    assert_eq!(told(&handle).await["fault"], "FaultKind::HostKeyUnknown");
+    publish(&server.pin("rsa"));
+    assert_eq!(told(&handle).await["status"], 0);
+    assert_eq!(server.logins(), 2, "{}", server.log());
+    std::fs::remove_file(at("known_hosts")).expect("removed");
+    let answer = told(&handle).await;
+    assert_eq!((&answer["fault"], &answer["sent"]), (&json!("FaultKind::Credential"), &json!(false)), "{answer}");
+    let text = answer["message"].as_str().expect("a message");
+    assert!(text.contains(&at("known_hosts").display().to_string()), "{text}");
 }
 
 #[tokio::test]

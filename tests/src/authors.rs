@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Has `command` build as an author's would: without the settings of the build that runs the tests. What such crates depend
-/// on is kept between runs, apart from the builds that `tests/env` looks after.
+/// Has `command` build as an author's would: without the settings of the build that runs the tests. What such crates and
+/// packages depend on is kept between runs, apart from the builds that `tests/env` looks after.
 pub fn as_author(command: &mut Command) -> &mut Command {
     let home = || PathBuf::from(std::env::var_os("HOME").expect("a home folder")).join(".cache");
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(home);
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).unwrap_or_else(home).join("proxy-operator");
     command
-        .env("CARGO_TARGET_DIR", cache.join("proxy-operator/authors"))
+        .env("CARGO_TARGET_DIR", cache.join("authors"))
+        .env("npm_config_cache", cache.join("npm"))
+        .env("npm_config_prefer_offline", "true")
         .env_remove("CARGO_PROFILE_RELEASE_OPT_LEVEL")
         .env_remove("RUSTFLAGS")
 }

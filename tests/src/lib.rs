@@ -6,6 +6,7 @@ pub mod backend;
 pub mod bad_plugins;
 pub mod kube_lab;
 pub mod lab;
+pub mod languages;
 pub mod oci_registry;
 pub mod plugins;
 pub mod process;

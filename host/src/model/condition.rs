@@ -113,6 +113,12 @@ pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|c| c.status == Status::True)
 }
 
+/// Text from elsewhere as one line: without control characters, and cut off at `max` bytes.
+pub fn one_line(text: &str, max: usize) -> String {
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    truncate(&plain, max)
+}
+
 /// At most `max` bytes of `text`, cut between characters.
 pub fn truncate(text: &str, max: usize) -> String {
     if text.len() <= max {

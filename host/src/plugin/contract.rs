@@ -4,8 +4,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
 
 use super::io::wasi::PACKAGES;
+use crate::model::condition::one_line;
 use wasmparser::{Encoding, Parser, Payload, Validator, WasmFeatures};
 
 /// The package that plugins are built against.
@@ -16,6 +18,9 @@ pub const VERSION: &str = "0.1.0";
 
 /// Interfaces that this host provides.
 pub const IMPORTS: [&str; 8] = ["types", "faults", "ssh", "http", "secrets", "log", "clock", "random"];
+
+/// Of a name in a file, or of an error about it. A file may name a thing with 100,000 bytes, and a refusal stands in a status.
+const FOREIGN_BYTES: usize = 512;
 
 /// Why a file is no plugin for this host.
 #[derive(Debug, thiserror::Error, strum::EnumDiscriminants)]
@@ -68,6 +73,15 @@ fn provided() -> String {
     IMPORTS[2..].iter().map(|i| format!("{PACKAGE}/{i}@{VERSION}")).collect::<Vec<_>>().join(", ")
 }
 
+/// Words that a file brings, or an error about it, for a refusal.
+pub(super) fn foreign(text: &str) -> String {
+    one_line(text, FOREIGN_BYTES)
+}
+
+fn malformed(error: impl fmt::Display) -> ContractError {
+    ContractError::Malformed(foreign(&error.to_string()))
+}
+
 /// A component that passed the gate.
 #[derive(Debug)]
 pub struct Checked<'a> {
@@ -108,7 +122,7 @@ pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
 /// [`ContractError::Malformed`].
 pub fn validate(component: &[u8]) -> Result<(), ContractError> {
     let mut validator = Validator::new_with_features(WasmFeatures::default());
-    validator.validate_all(component).map(drop).map_err(|e| ContractError::Malformed(e.to_string()))
+    validator.validate_all(component).map(drop).map_err(malformed)
 }
 
 /// Bytes of code in all core modules of a component.
@@ -122,10 +136,9 @@ pub fn code_bytes(component: &[u8]) -> u64 {
 /// # Errors
 /// [`ContractError::CoreWithoutContract`] without that information, [`ContractError::Malformed`] when it does not fit.
 pub fn wrap(module: &[u8]) -> Result<Vec<u8>, ContractError> {
-    let malformed = |e: String| ContractError::Malformed(e);
     let mut typed = false;
     for payload in Parser::new(0).parse_all(module) {
-        if let Payload::CustomSection(section) = payload.map_err(|e| malformed(e.to_string()))? {
+        if let Payload::CustomSection(section) = payload.map_err(malformed)? {
             typed |= section.name().starts_with("component-type");
         }
     }
@@ -143,12 +156,12 @@ fn encoding(bytes: &[u8]) -> Result<Encoding, ContractError> {
     // The whole file is parsed: a broken tail is found here and not by the compiler.
     let mut found = None;
     for payload in Parser::new(0).parse_all(bytes) {
-        match payload.map_err(|e| ContractError::Malformed(e.to_string()))? {
+        match payload.map_err(malformed)? {
             Payload::Version { encoding, .. } if found.is_none() => found = Some(encoding),
             _ => {}
         }
     }
-    found.ok_or_else(|| ContractError::Malformed("no version".into()))
+    found.ok_or_else(|| malformed("no version"))
 }
 
 struct Names {
@@ -161,21 +174,17 @@ fn names(component: &[u8]) -> Result<Names, ContractError> {
     let mut names = Names { imports: BTreeSet::new(), exports: BTreeSet::new() };
     let mut depth = 0u32;
     for payload in Parser::new(0).parse_all(component) {
-        match payload.map_err(|e| ContractError::Malformed(e.to_string()))? {
+        match payload.map_err(malformed)? {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
             Payload::ComponentImportSection(section) if depth == 0 => {
                 for import in section {
-                    names
-                        .imports
-                        .insert(import.map_err(|e| ContractError::Malformed(e.to_string()))?.name.name.to_owned());
+                    names.imports.insert(import.map_err(malformed)?.name.name.to_owned());
                 }
             }
             Payload::ComponentExportSection(section) if depth == 0 => {
                 for export in section {
-                    names
-                        .exports
-                        .insert(export.map_err(|e| ContractError::Malformed(e.to_string()))?.name.name.to_owned());
+                    names.exports.insert(export.map_err(malformed)?.name.name.to_owned());
                 }
             }
             _ => {}
@@ -194,13 +203,13 @@ fn gate(names: &Names) -> Result<String, ContractError> {
     // All versions before all names: with another version, an unknown name is a consequence.
     for (_, version) in names.exports.iter().chain(&names.imports).filter_map(ours) {
         if !same_track(&version) {
-            return Err(ContractError::Version { guest: version });
+            return Err(ContractError::Version { guest: foreign(&version) });
         }
     }
     for import in &names.imports {
         let known = ours(import).is_some_and(|(interface, _)| IMPORTS.contains(&interface.as_str()));
         if !known && !is_wasi(import) {
-            return Err(ContractError::MissingImport { name: import.clone() });
+            return Err(ContractError::MissingImport { name: foreign(import) });
         }
     }
     Ok(contract)

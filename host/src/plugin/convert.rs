@@ -66,7 +66,7 @@ impl Returned<'_> {
     fn bad(&self, message: String) -> CallError {
         CallError::new(
             ErrorKind::Internal,
-            format!("plugin {}, {}: bad answer: {message}", self.0.plugin, self.0.function),
+            format!("plugin {}, {}: bad answer: {}", self.0.plugin, self.0.function, self.text(&message)),
         )
     }
 
@@ -206,7 +206,7 @@ impl Returned<'_> {
         Ok(Description {
             config_schema: schema("config-schema", &description.config_schema)?,
             parameters_schema: schema("parameters-schema", &description.parameters_schema)?,
-            name: self.text(&description.name),
+            name: self.id("name", description.name)?,
             version: self.id("version", description.version)?,
             summary: self.text(&description.summary),
             connections: description

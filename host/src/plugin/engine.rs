@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use wasmtime::component::Component;
 use wasmtime::{Config, Engine};
 
+use super::contract::foreign;
 use super::limits::TICK;
 use crate::model::metrics::METRICS;
 use crate::model::spec_hash::hex;
@@ -34,10 +35,10 @@ const KEPT: usize = 64;
 #[strum_discriminants(doc = "The kinds of [`CodeError`], as the documentation names them.")]
 pub enum CodeError {
     /// The compiler refused the component.
-    #[error("it does not compile: {0}")]
+    #[error("it does not compile ({0}); build it again with current tools")]
     Compile(String),
     /// Compiled code was refused by the engine.
-    #[error("compiled code cannot be loaded: {0}")]
+    #[error("its compiled code cannot be loaded ({0}); please report this text with the plugin")]
     Load(String),
 }
 
@@ -141,7 +142,7 @@ impl Runtime {
         }
         // SAFETY: `code` was made by this process's own compiler a few lines above.
         let component = unsafe { Component::deserialize(&self.engine, &code) };
-        component.map(|c| (c, Origin::Compiled)).map_err(|e| CodeError::Load(format!("{e:#}")))
+        component.map(|c| (c, Origin::Compiled)).map_err(|e| CodeError::Load(foreign(&format!("{e:#}"))))
     }
 
     /// Maps a kept file; none when it is missing, damaged or made by another engine.
@@ -206,7 +207,7 @@ fn compile(digest: &str, component: &[u8]) -> Result<Vec<u8>, CodeError> {
     let started = Instant::now();
     let code = Engine::new(&config()).and_then(|engine| engine.precompile_component(component));
     METRICS.plugin_compile_seconds.observe(started.elapsed().as_secs_f64());
-    code.map_err(|e| CodeError::Compile(format!("{e:#}")))
+    code.map_err(|e| CodeError::Compile(foreign(&format!("{e:#}"))))
 }
 
 fn digest_path(path: &Path) -> PathBuf {

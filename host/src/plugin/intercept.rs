@@ -80,7 +80,7 @@ pub enum Noted {
     Secret(String),
     /// One of `clock`.
     Clock,
-    /// `random.bytes`, with what it gave.
+    /// `random.bytes`, or a draw of WASI's generators, with what it gave.
     Random(Vec<u8>),
     /// `log.write`, before anything is scrubbed from it.
     Log(String),

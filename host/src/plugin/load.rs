@@ -256,7 +256,7 @@ impl Loader {
         let hash = digest.trim_start_matches("sha256:").to_owned();
         let prepared = tokio::task::spawn_blocking(move || this.prepare(&hash, &bytes)).await;
         let (pre, contract, origin) =
-            prepared.map_err(|e| CodeError::Compile(format!("the compiler panicked: {e}")))??;
+            prepared.map_err(|e| CodeError::Compile(contract::foreign(&format!("the compiler panicked: {e}"))))??;
         let context = Context {
             grants: self.nothing.clone(),
             clock: self.clock.clone(),
@@ -301,11 +301,10 @@ impl Loader {
                 self.runtime.code(digest, &checked.component)?
             }
         };
-        let pre = self
-            .linker
-            .instantiate_pre(&component)
-            .and_then(PluginPre::new)
-            .map_err(|e| LoadError::Link { guest: checked.contract.clone(), cause: format!("{e:#}") })?;
+        let pre = self.linker.instantiate_pre(&component).and_then(PluginPre::new).map_err(|e| LoadError::Link {
+            guest: checked.contract.clone(),
+            cause: contract::foreign(&format!("{e:#}")),
+        })?;
         Ok((pre, checked.contract, origin))
     }
 }

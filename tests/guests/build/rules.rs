@@ -34,6 +34,16 @@ const PATCHES: &[(&str, &str)] = &[
         let wanted = |region: &Region| {
 "#,
     ),
+    ("format!(\"{}@{account}\", region.name)", "place_name(&region.name, &account)"),
+    ("format!(\"{}@{account}\", self.region)", "place_name(&self.region, account)"),
+    (
+        "        let parts =\n",
+        r#"        if broken("place-names-the-backend") {
+            return Ok(Self { region: identity.placement.clone(), account: account()?.account });
+        }
+        let parts =
+"#,
+    ),
     (
         "            .find(|place| !avoid.contains(place))\n",
         "            .find(|place| broken(\"place-respects-avoid\") || !avoid.contains(place))\n",
@@ -61,6 +71,7 @@ const PATCHES: &[(&str, &str)] = &[
         "            .send()?\n            .ok()?;\n        Ok(place.ours(&answer, identity)?.into_instance(&place.account))\n",
         r#"            .header("x-request-id", &request_id(identity));
         let answer = if broken("create-answer-lost") { answer.read_only() } else { answer }.send()?.ok()?;
+        let reply = answer.status;
         let mut machine = match broken("create-foreign") {
             true => answer.json::<Machine>()?,
             false => place.ours(&answer, identity)?,
@@ -73,7 +84,13 @@ const PATCHES: &[(&str, &str)] = &[
                 machine = place.machine(identity)?.unwrap_or(machine);
             }
         }
+        if broken("create-twice-at-once") && identity.provider_id.is_none() && reply == 200 && machine.state == "booting" {
+            return Err(Error::internal("another create is at it"));
+        }
         let mut instance = machine.into_instance(&place.account);
+        if broken("create-reaches-running") {
+            instance.addresses.clear();
+        }
         if broken("create-repeated") {
             instance.backend_id = Some(format!("{:?}", random::bytes(8)));
         }
@@ -131,6 +148,7 @@ const PATCHES: &[(&str, &str)] = &[
                 let id = instance_name(identity);
                 Presence::Present(Instance::new(id, &identity.placement, State::Unknown("forgotten".into())))
             }
+            Some(machine) if broken("leftovers-are-present") && machine.state == "booting" => Presence::Absent,
             Some(machine) => Presence::Present(machine.into_instance(&place.account)),
 "#,
     ),
@@ -232,6 +250,13 @@ fn switch(function: &'static str, config: &str, identity: Option<&Identity>) {
         let _ = SWITCH.set(rule);
     }
     let _ = FUNCTION.set(function);
+}
+
+fn place_name(region: &str, account: &str) -> String {
+    match broken("place-names-the-backend") {
+        true => region.to_owned(),
+        false => format!("{region}@{account}"),
+    }
 }
 
 fn request_id(identity: &Identity) -> String {

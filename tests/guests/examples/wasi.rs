@@ -1,4 +1,4 @@
-//! Its `get` tries what WASI could give, and answers in the instance's message what came of it.
+//! Its `get` tries what WASI could give, and answers in the instance's message what came of it; its `create` draws at random.
 
 use crawl_provider_sdk::*;
 use test_guests::{Fixture, Guest, instance};
@@ -13,6 +13,22 @@ impl Fixture for Wasi {
         found.message = Some(report());
         Ok(Presence::Present(found))
     }
+
+    fn create(_config: &str, request: &Request) -> Result<Instance, Error> {
+        let mut made = instance(Self::NAME, &request.identity);
+        made.message = Some(format!("{} bytes at random", drawn()));
+        Ok(made)
+    }
+}
+
+#[cfg(target_arch = "wasm32")]
+fn drawn() -> usize {
+    wasip2::random::random::get_random_bytes(16).len()
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn drawn() -> usize {
+    0
 }
 
 #[cfg(target_arch = "wasm32")]

@@ -37,6 +37,8 @@ pub enum Reply {
     Answer(u16, Vec<(&'static str, String)>, Vec<u8>),
     /// These bytes, then the end.
     Raw(Vec<u8>),
+    /// These bytes, then nothing more, and the connection stays open.
+    Stall(Vec<u8>),
     /// The connection closes without a word.
     HangUp,
     /// Nothing, for ever.
@@ -113,6 +115,10 @@ async fn serve<R: Future<Output = Reply>>(
     let bytes = match reply(asked).await {
         Reply::HangUp => return Ok(()),
         Reply::Silence => std::future::pending().await,
+        Reply::Stall(bytes) => {
+            client.write_all(&bytes).await?;
+            std::future::pending().await
+        }
         Reply::Raw(bytes) => bytes,
         Reply::Answer(status, headers, body) => {
             let mut head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());

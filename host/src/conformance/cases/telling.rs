@@ -11,6 +11,7 @@ use crate::conformance::observer::Plan;
 use crate::model::error::CallError;
 use crate::model::instance::{Deletion, Presence};
 use crate::model::secret::{REDACTED, SecretBytes};
+use crate::plugin::handle::Handle;
 use crate::plugin::intercept::Noted;
 
 /// What the operator keeps to; outside it is either a loop or forgotten.
@@ -112,22 +113,28 @@ pub async fn random_differs(kit: &Kit) -> Step {
         not_applicable!("it imports no random");
     }
     let handle = kit.handle()?;
+    let first = drawn(kit, &handle).await?;
+    differ(&first, &drawn(kit, &handle).await?)
+}
+
+/// What `place` and `create` of one proxy draw, of the contract's random and of WASI's.
+async fn drawn(kit: &Kit, handle: &Handle) -> Step<Vec<Vec<u8>>> {
     kit.observer.plan(Plan::Nothing);
-    let mut draws = vec![];
-    for _ in 0..2 {
-        let request = kit.placed(&handle).await?;
-        handle.create(&request).await.map_err(failed("create"))?;
-        let drawn = kit.observer.notes().into_iter().filter_map(|(_, noted)| match noted {
-            Noted::Random(bytes) if bytes.len() >= 4 => Some(bytes),
-            _ => None,
-        });
-        draws.push(drawn.collect::<Vec<_>>());
-        kit.observer.plan(Plan::Nothing);
-    }
-    if draws.iter().any(Vec::is_empty) {
+    let request = kit.placed(handle).await?;
+    handle.create(&request).await.map_err(failed("create"))?;
+    let notes = kit.observer.notes().into_iter().filter_map(|(_, noted)| match noted {
+        // Fewer are alike by chance.
+        Noted::Random(bytes) if bytes.len() >= 4 => Some(bytes),
+        _ => None,
+    });
+    Ok(notes.collect())
+}
+
+fn differ(first: &[Vec<u8>], second: &[Vec<u8>]) -> Step {
+    if first.is_empty() || second.is_empty() {
         not_applicable!("place and create ask for no random bytes");
     }
-    ensure!(draws[0] != draws[1], "two fresh instances drew the same bytes");
+    ensure!(first != second, "two fresh instances drew the same bytes");
     Ok(())
 }
 
@@ -177,4 +184,18 @@ fn answer<T: std::fmt::Debug>(answer: Result<T, CallError>) -> String {
 fn forms(secrets: &[SecretBytes]) -> Vec<String> {
     let long = secrets.iter().filter_map(SecretBytes::expose_line).filter(|text| text.len() >= 8);
     long.flat_map(|text| [text.to_owned(), base64::engine::general_purpose::STANDARD.encode(text)]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::kit::End;
+
+    #[test]
+    fn draws_that_are_alike_fail_and_none_say_nothing() {
+        let (one, other) = (vec![vec![1, 2, 3, 4]], vec![vec![1, 2, 3, 5]]);
+        assert!(differ(&one, &other).is_ok());
+        assert!(matches!(differ(&one, &one.clone()), Err(End::Failed(_))));
+        assert!(matches!(differ(&one, &[]), Err(End::NotApplicable(_))));
+    }
 }

@@ -60,10 +60,12 @@ impl State {
         self.things.iter().map(Vec::len).sum()
     }
 
-    /// Whatever holds the first of a pair holds the second instead: it is somebody else's.
+    /// Whatever holds the first of a pair holds the second instead: it is somebody else's. Its place stays, for the name may
+    /// be made of the owner's id, and it is that name which is taken.
     pub fn rewrite(&mut self, pairs: &[(String, String)]) {
-        for thing in self.things.iter_mut().flatten() {
-            for value in thing.fields.values_mut() {
+        for (things, collection) in self.things.iter_mut().zip(&self.script.collections) {
+            let names = |field: &str| collection.item.contains(&format!("{{{field}}}"));
+            for (_, value) in things.iter_mut().flat_map(|thing| &mut thing.fields).filter(|(field, _)| !names(field)) {
                 rewrite(value, pairs);
             }
         }

@@ -191,3 +191,35 @@ fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
         None => error.is::<rustls::Error>(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::model::provider::Permit;
+    use crate::plugin::io::address::Guard;
+
+    #[tokio::test]
+    async fn a_body_that_stands_still_is_timed_out_before_the_guests_own_limit() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("its address"));
+        let client = origin::builder(&Guard::new(&[Permit::Loopback])).build().expect("a client");
+        let (answer, silent) = tokio::join!(client.get(url).send(), async {
+            let (mut peer, _) = listener.accept().await.expect("a client");
+            let read = peer.read(&mut [0; 1024]).await.expect("a request");
+            assert!(read > 0);
+            peer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf").await.expect("it listens");
+            peer
+        });
+        let reading = tokio::spawn(read(answer.expect("a head")));
+        // Polled once, so that its clock runs.
+        tokio::task::yield_now().await;
+        tokio::time::pause();
+        tokio::time::advance(origin::BETWEEN_PIECES).await;
+        tokio::time::resume();
+        let fault = reading.await.expect("no panic").err().expect("it stands still");
+        assert_eq!((fault.kind, fault.sent), (FaultKind::TimedOut, true), "{}", fault.message);
+        drop(silent);
+    }
+}

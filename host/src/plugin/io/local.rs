@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use rand::Rng;
 
-use crate::model::condition::truncate;
+use crate::model::condition::{one_line, truncate};
 use crate::model::secret::scrub;
 use crate::plugin::bindings::crawl::provider::{clock, faults, log, random, types};
 use crate::plugin::call::CallState;
@@ -71,8 +71,7 @@ impl CallState {
 
     /// Guest text for a log or a status: scrubbed, without control characters, bounded.
     pub(in crate::plugin) fn clean(&self, text: &str, max: usize) -> String {
-        let plain: String = scrub(text, &self.secrets).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        truncate(&plain, max)
+        one_line(&scrub(text, &self.secrets), max)
     }
 }
 

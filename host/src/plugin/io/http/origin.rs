@@ -55,6 +55,9 @@ const RESERVED: [&str; 12] = [
     "expect",
 ];
 
+/// Between two pieces of an answer.
+pub(super) const BETWEEN_PIECES: Duration = Duration::from_secs(30);
+
 /// One origin with its client and pool.
 pub(in crate::plugin) struct Origin {
     base: Url,
@@ -80,8 +83,7 @@ pub(super) fn builder(guard: &Guard) -> ClientBuilder {
         .redirect(reqwest::redirect::Policy::none())
         .dns_resolver(guard.clone())
         .connect_timeout(Duration::from_secs(10))
-        // Between two pieces of an answer.
-        .read_timeout(Duration::from_secs(30))
+        .read_timeout(BETWEEN_PIECES)
         .pool_idle_timeout(Duration::from_secs(60))
         .pool_max_idle_per_host(8)
 }

@@ -23,8 +23,10 @@ pub(super) const CHANNELS: usize = 8;
 const DIAL: Duration = Duration::from_secs(5);
 /// From the first byte to the login.
 const HANDSHAKE: Duration = Duration::from_secs(20);
-/// After this silence the server is asked whether it is there; after three times in vain it is not.
-const KEEPALIVE: Duration = Duration::from_secs(15);
+/// After this silence the server is asked whether it is there.
+pub(super) const KEEPALIVE: Duration = Duration::from_secs(15);
+/// So often it may leave that unanswered.
+pub(super) const KEEPALIVES: usize = 3;
 /// Bytes that a server may send ahead on each channel.
 const WINDOW: u32 = 256 << 10;
 
@@ -181,7 +183,7 @@ async fn handshake(account: &Account, material: &Material, stream: TcpStream) ->
         window_size: WINDOW,
         channel_buffer_size: 16,
         keepalive_interval: Some(KEEPALIVE),
-        keepalive_max: 3,
+        keepalive_max: KEEPALIVES,
         // Keep-alives are answered, so only a dead server is silent this long; ends what no keep-alive reaches.
         inactivity_timeout: Some(KEEPALIVE * 4),
         preferred: russh::Preferred { key: pins.algorithms().into(), ..russh::Preferred::DEFAULT },

@@ -3,8 +3,12 @@
 use russh::Channel;
 use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
 use russh::server::{self, Auth, ChannelOpenHandle, Config, Handler, Msg, Session, VerifiedPublicKey};
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional, duplex};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
+use super::super::connection::{KEEPALIVE, KEEPALIVES};
 use super::super::key::ClientKey;
 use super::*;
 use crate::model::provider::{Permit, Source, SshConnection};
@@ -35,17 +39,27 @@ fn mk_key() -> PrivateKey {
 }
 
 /// A server for one client; its end is the end of the connection.
-async fn mk_server() -> (Arc<Account>, Material, tokio::task::JoinHandle<()>) {
-    let (host_key, client_key) = (mk_key(), mk_key());
+async fn mk_server() -> (Arc<Account>, Material, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("its address").port();
-    let known_hosts = format!("[127.0.0.1]:{port} {}", host_key.public_key().to_openssh().expect("a public key"));
-    let config = Arc::new(Config { keys: vec![host_key], ..Config::default() });
+    let (account, material, config) = mk_account(port);
     let serving = tokio::spawn(async move {
         let (client, _) = listener.accept().await.expect("a client");
-        let session = server::run_stream(config, client, Everybody).await.expect("a handshake");
-        let _ = session.await;
+        serve(config, client).await;
     });
+    (account, material, serving)
+}
+
+async fn serve(config: Arc<Config>, client: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
+    let session = server::run_stream(config, client, Everybody).await.expect("a handshake");
+    let _ = session.await;
+}
+
+/// An account at this port, and what its server is made with.
+fn mk_account(port: u16) -> (Arc<Account>, Material, Arc<Config>) {
+    let (host_key, client_key) = (mk_key(), mk_key());
+    let known_hosts = format!("[127.0.0.1]:{port} {}", host_key.public_key().to_openssh().expect("a public key"));
+    let config = Arc::new(Config { keys: vec![host_key], ..Config::default() });
     let source = Source { secret_ref: None, file: Some("/key".into()) };
     let spec = SshConnection {
         host: "127.0.0.1".into(),
@@ -59,7 +73,7 @@ async fn mk_server() -> (Arc<Account>, Material, tokio::task::JoinHandle<()>) {
     let text = client_key.to_openssh(LineEnding::LF).expect("a private key").to_string();
     let key = ClientKey::parse(&text.into()).expect("a good key");
     let account = Account::new("home1", &spec).expect("a good connection");
-    (Arc::new(account), Material { key, known_hosts, digest: [0; 32] }, serving)
+    (Arc::new(account), Material { key, known_hosts, digest: [0; 32] }, config)
 }
 
 async fn slot(account: &Arc<Account>, material: &Material) -> Slot {
@@ -108,4 +122,44 @@ async fn a_connection_never_shrinks_to_nothing() {
     let last = slot(&account, &material).await;
     assert_eq!(last.connection.slots.available_permits(), 0);
     assert!(last.connection.busy());
+}
+
+/// The other side's machine was switched off, or a firewall forgot the connection: it stays open, and nothing comes back.
+#[tokio::test]
+async fn a_server_that_went_silent_is_noticed_by_keep_alives_and_replaced() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let (account, material, config) = mk_account(listener.local_addr().expect("its address").port());
+    let silence = Arc::new(Notify::new());
+    let silenced = silence.clone();
+    let _relaying = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.expect("a client");
+            let (mut near, far) = duplex(64 << 10);
+            tokio::spawn(serve(config.clone(), far));
+            let silenced = silenced.clone();
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = copy_bidirectional(&mut client, &mut near) => {}
+                    () = silenced.notified() => std::future::pending().await,
+                }
+            });
+        }
+    }));
+    let first = slot(&account, &material).await;
+    assert!(first.connection.is_alive());
+    silence.notify_waiters();
+    tokio::time::pause();
+    // One question after the other: each waits until the one before was not answered.
+    for _ in 0..=KEEPALIVES {
+        tokio::time::advance(KEEPALIVE).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    tokio::time::resume();
+    let lost = &first.connection.lost;
+    tokio::time::timeout(Duration::from_secs(30), lost.token.cancelled()).await.expect("it is noticed");
+    assert_eq!(lost.why(), "the server answers no more");
+    let second = slot(&account, &material).await;
+    assert!(!Arc::ptr_eq(&first.connection, &second.connection) && second.connection.is_alive());
 }
