@@ -69,8 +69,16 @@ async fn a_plugin_in_parts_loads_when_all_are_there_in_whatever_order() {
     }
     lab.wait_for("jsonpath={.status.conditions[0].reason}=Ready", "pxp/cut");
     assert_ne!(digest(), first);
-    lab.api.run(&["delete", "configmap", "-n", "proxy-operator", "-l", "crawl.example.com/plugin=true"], None);
-    lab.wait_for("jsonpath={.status.conditions[0].reason}=PluginMissing", "pxp/cut");
+    // In use they stay, each part of them, until their last user goes.
+    let plugins = ["configmap", "-n", "proxy-operator", "-l", "crawl.example.com/plugin=true"];
+    let delete = [&["delete", "--wait=false"][..], &plugins].concat();
+    lab.api.run(&delete, None);
+    lab.wait_for("condition=Ready", "pxp/cut");
+    let left = || lab.api.run(&[&["get", "-o", "name"][..], &plugins].concat(), None);
+    assert_eq!(left().lines().count(), next.len());
+    lab.api.run(&["delete", "pxp", "cut", "--timeout=60s"], None);
+    lab.api.run(&[&["wait", "--for=delete", "--timeout=60s"][..], &plugins].concat(), None);
+    assert_eq!(left(), "");
 }
 
 #[tokio::test(flavor = "multi_thread")]

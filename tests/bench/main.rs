@@ -2,6 +2,7 @@
 //!
 //! It prints and never fails on a slow machine: a figure over its target is something to look at, on a quiet machine.
 
+mod busy;
 mod calls;
 mod cluster;
 mod leases;
@@ -22,10 +23,10 @@ fn runtime() -> tokio::runtime::Runtime {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, cache] = arguments.as_slice()
+    if let [mode, work] = arguments.as_slice()
         && mode == memory::CHILD
     {
-        return runtime().block_on(memory::child(Path::new(cache)));
+        return runtime().block_on(memory::child(Path::new(work)));
     }
     // Beside the plugins and not in a folder for temporary files, which is often memory: a sync must reach a disk.
     let work = tempfile::tempdir_in(bin()).expect("bin/ is there: make build");
@@ -34,6 +35,7 @@ fn main() {
     let mut table = Table::default();
     // First: the children start from a process that has touched nothing yet.
     memory::measure(&mut table, work.path());
+    busy::measure(&mut table);
     runtime().block_on(async {
         // As a task, as in the operator: what waits outside the workers is woken across threads.
         let work = work.path().to_owned();

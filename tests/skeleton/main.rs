@@ -5,6 +5,7 @@ mod bad_input;
 mod crash;
 mod demo;
 mod faults;
+mod holding;
 mod main_job;
 mod static_proxies;
 mod swap;

@@ -93,7 +93,8 @@ impl Holding {
             Ok(tickets) => Ok(Turn { holding: self, function, tickets: Some(tickets) }),
             Err(wait) => {
                 let held = state.held(function).unwrap_or(Held { reason: FAILING, message: String::new() });
-                let error = CallError::new(ErrorKind::Transient, held.message).with_reason(held.reason);
+                let kind = if held.reason == FAILING { ErrorKind::Internal } else { ErrorKind::Transient };
+                let error = CallError::new(kind, held.message).with_reason(held.reason);
                 Err(CallError { by_host: Some(ByHost::HeldBack(wait)), ..error })
             }
         }

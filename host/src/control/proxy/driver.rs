@@ -18,7 +18,7 @@ use crate::lease::allocator::Allocator;
 use crate::model::SKIP_CLEANUP;
 use crate::model::abandoned::Abandoned;
 use crate::model::clock::Clock;
-use crate::model::error::{ByHost, CallError};
+use crate::model::error::{ByHost, CallError, ErrorKind};
 use crate::model::instance::{Instance, State};
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::ProxyKey;
@@ -175,7 +175,13 @@ impl Driver {
             if call == Call::Create {
                 self.providers.note_create(&proxy.spec.provider, Duration::ZERO);
             }
-            if let Err(CallError { by_host: Some(ByHost::HeldBack(wait)), .. }) = &answer {
+            // Where asking keeps failing, a deletion goes on without an answer, as it does after failures of its own.
+            let goes_on = |error: &CallError| {
+                error.kind == ErrorKind::Internal && call == Call::Get && which.is_none() && proxy.is_deleting()
+            };
+            if let Err(error @ CallError { by_host: Some(ByHost::HeldBack(wait)), .. }) = &answer
+                && !goes_on(error)
+            {
                 // Nothing was asked, so nothing is taken in; who waits is woken when calls are let go.
                 memory.held = handle.held(call.function()).map(|held| (call.function(), held));
                 self.remember(&proxy, memory.clone());
