@@ -62,5 +62,6 @@ async fn logins_come_from_a_secret_and_go_into_one() {
     // Somebody else's Secret is left alone, and an event says so.
     proxy("given", "{mode: secret, secretRef: {name: own-login}, publishSecret: own-login}");
     lab.wait_event("default", "PublishFailed", "given", "is not this Proxy's");
+    lab.wait_event("default", "LoginPublished", "derived", "is in Secret derived-login");
     assert_eq!(api.run(&["get", "secret", "own-login", "-o", "jsonpath={.metadata.ownerReferences}"], None), "");
 }

@@ -10,6 +10,7 @@ mod folder;
 mod hostile;
 mod http;
 mod limits;
+mod mandate;
 mod mutations;
 mod oci;
 mod redaction;

@@ -106,6 +106,22 @@ async fn wrong_objects_get_a_condition_that_names_the_object_and_the_remedy() {
     let provider = lab.wait_provider("bare", |p| condition(p).is_some()).await;
     assert_eq!(condition(&provider).unwrap().reason, "ConnectionMissing");
 
+    for (name, more, reason, says) in [
+        ("typo", "  bootstrap: 'password: {{pasword}}'\n", "BootstrapInvalid", "{{password}}"),
+        ("files", "  files: nowhere\n", "FilesMissing", "--plugin-files"),
+        (
+            "user",
+            "    shell: {ssh: {host: backend.example, user: 'a b', key: {file: /a}, knownHosts: {file: /b}}}\n",
+            "ConnectionInvalid",
+            "no account's name",
+        ),
+    ] {
+        lab.put(&format!("{name}.yaml"), &lab.provider(name, more));
+        let ready = condition(&lab.wait_provider(name, |p| condition(p).is_some()).await).unwrap();
+        assert_eq!(ready.reason, reason, "{}", ready.message);
+        assert!(ready.message.contains(says), "{}", ready.message);
+    }
+
     lab.put(
         "no-secret.yaml",
         &lab.provider("poor", "").replace("name: cloud, key: token", "name: nothing, key: token"),

@@ -7,5 +7,7 @@ mod demo;
 mod faults;
 mod holding;
 mod main_job;
+mod parting;
+mod reasons;
 mod static_proxies;
 mod swap;

@@ -103,6 +103,8 @@ impl Lab {
             "127.0.0.1:0",
             "--judge-url",
             self.judge(),
+            "--gc-grace",
+            "1s",
         ];
         let (operator, line) = Process::start_in(group.as_deref(), &args, &log);
         let part = |name: &str| {
@@ -240,6 +242,15 @@ impl Lab {
         .await
     }
 
+    /// Waits until a Provider is gone.
+    pub async fn wait_parted(&self, name: &str) {
+        self.wait(&format!("Provider {name} is gone"), async |lab| {
+            let all: Vec<Provider> = lab.try_objects("providers").await?;
+            all.iter().all(|p| p.metadata.name.as_deref() != Some(name)).then_some(())
+        })
+        .await
+    }
+
     /// Runs a command of the binary against this operator; answers its standard output.
     pub fn command(&self, args: &[&str]) -> String {
         let data = self.path("data").display().to_string();
@@ -310,6 +321,13 @@ impl Lab {
             self.client.get(format!("{}/v1/instances?limit=100", self.backend.cloud_url)).bearer_auth(CLOUD_TOKEN);
         let page: Value = request.send().await.unwrap().error_for_status().unwrap().json().await.unwrap();
         page["instances"].as_array().unwrap().clone()
+    }
+
+    /// Makes a machine behind the operator's back.
+    pub async fn make_machine(&self, zone: &str, name: &str, body: Value) {
+        let url = format!("{}/v1/zones/{zone}/instances/{name}", self.backend.cloud_url);
+        let request = self.client.put(url).bearer_auth(CLOUD_TOKEN).json(&body);
+        request.send().await.unwrap().error_for_status().unwrap();
     }
 
     /// Waits until a Proxy's Ready condition has this reason, and answers the condition.

@@ -130,6 +130,11 @@ impl Setup {
         Self { spec, vault: Vault::default(), files: None, shared: Shared::new(Arc::new(SystemClock::default())) }
     }
 
+    /// With what its calls share with those of others.
+    pub fn shared(self, shared: Shared) -> Self {
+        Self { shared, ..self }
+    }
+
     /// Grants an HTTP connection to this address, with loopback permitted.
     pub fn http(self, name: &str, to: SocketAddr) -> Self {
         self.connection(name, json!({"http": {"baseUrl": format!("http://{to}"), "permit": ["loopback"]}}))

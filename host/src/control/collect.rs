@@ -216,3 +216,6 @@ fn identity_of(owner: Owner, incarnation: u32, shown: &Instance) -> Identity {
         continuation: None,
     }
 }
+#[cfg(test)]
+#[path = "collect_tests.rs"]
+mod tests;

@@ -92,6 +92,15 @@ pub struct Pass {
     pub listed: Option<Vec<Instance>>,
 }
 
+impl Pass {
+    /// The store failed, and nothing can be said in a status either. No reason to ask the backend more often.
+    fn failed(provider: &str, error: &StoreError) -> Self {
+        tracing::debug!(provider, %error, "a pass is repeated");
+        let again = if matches!(error, StoreError::Conflict(_)) { CONFLICT_RETRY } else { CHECK_BAD };
+        Self { again, changed: false, failed: true, listed: None }
+    }
+}
+
 impl Providers {
     /// None yet.
     /// `mandate`: while it does not hold, nothing is changed at any backend.
@@ -225,7 +234,7 @@ impl Providers {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .insert(name.to_owned(), (provider.uid(), provider.metadata.generation, provider.is_deleting()));
         let entry = self.plugin(&provider).await;
-        let mut built = self.build(&provider, &entry).await;
+        let built = self.build(&provider, &entry).await;
         if provider.is_deleting() {
             return self.part_with(&provider, &entry, built).await;
         }
@@ -235,7 +244,7 @@ impl Providers {
             match self.store.set_provider_finalizer(&provider, true).await {
                 // Its new version is looked at next.
                 Ok(()) => return Pass { again: Duration::ZERO, changed: false, failed: false, listed: None },
-                Err(error) => built = Err(("StoreFailed".into(), error.to_string())),
+                Err(error) => return Pass::failed(name, &error),
             }
         }
         let findings = match &built {
@@ -250,10 +259,7 @@ impl Providers {
         let changed = self.remember(name, built.into(), &provider, &entry);
         let ready = says.status == crate::model::condition::Status::True;
         if let Err(error) = self.write(&provider, &entry, says, targets).await {
-            tracing::debug!(provider = name, %error, "the status is written next time");
-            // A store that fails is no reason to ask the backend more often.
-            let again = if matches!(error, StoreError::Conflict(_)) { CONFLICT_RETRY } else { CHECK_BAD };
-            return Pass { again, changed, failed: true, listed };
+            return Pass { changed, listed, ..Pass::failed(name, &error) };
         }
         let again = if ready { CHECK } else { CHECK_BAD };
         Pass { again: again.mul_f64(rand::random_range(0.8..1.2)), changed, failed: false, listed }

@@ -1,7 +1,10 @@
 //! When a Provider is looked at again, and when its Proxies are.
 
 use super::*;
+use crate::control::proxy::lab::mk_instance;
+use crate::model::SKIP_CLEANUP;
 use crate::model::clock::ManualClock;
+use crate::model::instance::{Owner, State as InstanceState};
 use crate::plugin::engine::Runtime;
 use crate::plugin::load::Loader;
 use crate::store::local::LocalStore;
@@ -75,4 +78,33 @@ async fn the_count_of_proxies_is_written_no_more_than_twice_a_minute() {
         providers.reconcile("demo", false).await;
         assert_eq!(shown(), expected, "step {step}");
     }
+}
+
+#[tokio::test]
+async fn what_is_left_at_its_backend_keeps_a_provider_unless_it_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, providers, clock) = mk_providers(dir.path()).await;
+    let provider = store.provider("demo").unwrap();
+    store.set_provider_finalizer(&provider, true).await.unwrap();
+    let mut provider = (*store.provider("demo").unwrap()).clone();
+    let owner = Owner {
+        installation: store.installation().into(),
+        proxy_uid: "u".into(),
+        namespace: "n".into(),
+        name: "a".into(),
+    };
+    let left = Instance { owner: Some(owner), ..mk_instance("z", InstanceState::Running) };
+    let keeps = async |provider: &Provider, listed| {
+        providers.keeps(provider, &listed).await.unwrap().map(|(reason, message)| (reason, message))
+    };
+    assert_eq!(keeps(&provider, Ok(vec![left.clone()])).await, None, "nothing was ever made in this run or the last");
+    providers.begin_with(&provider);
+    assert_eq!(keeps(&provider, Ok(vec![])).await.unwrap().0, "CreatesMayLand");
+    clock.advance(Duration::from_secs(31));
+    assert_eq!(keeps(&provider, Ok(vec![left.clone()])).await.unwrap().0, "InstancesLeft");
+    let (reason, message) = keeps(&provider, Err(("Unreachable".into(), "no route".into()))).await.unwrap();
+    assert!(reason == "Unreachable" && message.contains("skip-cleanup=true"), "{message}");
+    assert_eq!(keeps(&provider, Ok(vec![])).await, None);
+    provider.metadata.annotations = Some([(SKIP_CLEANUP.to_owned(), "true".to_owned())].into());
+    assert_eq!(keeps(&provider, Ok(vec![left])).await, None);
 }

@@ -14,7 +14,7 @@ pub mod settle;
 pub mod summary;
 
 #[cfg(test)]
-mod lab;
+pub(super) mod lab;
 
 use std::time::Duration;
 

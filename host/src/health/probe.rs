@@ -206,3 +206,57 @@ fn judge_answer(target: &Target, status: StatusCode, body: &[u8], nonce: &str) -
         format!("{at} answered {status} without the judge's nonce: something else serves there"),
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::model::naming::ProxyKey;
+    use crate::model::proxy::Endpoint;
+
+    fn mk_target(port: u16, protocol: Protocol) -> Target {
+        Target {
+            key: ProxyKey { namespace: "n".into(), name: "a".into() },
+            uid: "u".into(),
+            incarnation: 0,
+            endpoint: Endpoint { host: "127.0.0.1".into(), port, protocol },
+            login: None,
+            check: serde_json::from_value(json!({})).unwrap(),
+            judge: "http://judge.example:8082/judge".into(),
+        }
+    }
+
+    /// A proxy that reads, gives this answer and hangs up; without one it only listens.
+    async fn failing(answer: Option<&'static str>) -> &'static str {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = tokio::spawn(async move {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            let _ = client.read(&mut request).await;
+            match answer {
+                Some(answer) => client.write_all(answer.as_bytes()).await.unwrap(),
+                None => std::future::pending().await,
+            }
+        });
+        let failure = probe(&mk_target(port, Protocol::Http)).await.unwrap_err();
+        server.abort();
+        failure.kind.reason()
+    }
+
+    #[tokio::test]
+    async fn whose_fault_a_failure_is_is_told_apart() {
+        let refused = "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(failing(Some(refused)).await, "LoginRefused");
+        assert_eq!(failing(Some("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")).await, "NotOurProxy");
+        assert_eq!(failing(Some("")).await, "ProxyBroken");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_that_says_nothing_has_a_deadline() {
+        assert_eq!(failing(None).await, "ProbeTimedOut");
+    }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::ResourceExt;
 
-use super::{CHECK_BAD, CONFLICT_RETRY, Pass, Providers, State};
+use super::{CHECK_BAD, Pass, Providers, State};
 use crate::control::collect::{Verdict, by_uid, judge};
 use crate::model::condition::Verdict as Says;
 use crate::model::instance::Instance;
@@ -53,18 +53,17 @@ impl Providers {
         let kept = match self.keeps(provider, &listed).await {
             Ok(None) => return self.release(provider).await,
             Ok(Some(kept)) => kept,
-            Err(error) => ("StoreFailed".to_owned(), error.to_string()),
+            Err(error) => return Pass { listed: listed.ok(), ..Pass::failed(&name, &error) },
         };
         // Its Proxies need it until they are gone.
         let changed = self.remember(&name, State::from(built), provider, entry);
         let says = Says::new(false, kept.0, format!("being deleted: {}", kept.1));
         let targets = provider.status.as_ref().map(|s| s.targets.clone()).unwrap_or_default();
-        let (again, failed) = match self.write(provider, entry, says, targets).await {
-            Err(StoreError::Conflict(_)) => (CONFLICT_RETRY, true),
-            Err(_) => (CHECK_BAD, true),
-            Ok(()) => (LOOK, false),
-        };
-        Pass { again, changed, failed, listed: listed.ok() }
+        let pass = Pass { again: LOOK, changed, failed: false, listed: listed.ok() };
+        match self.write(provider, entry, says, targets).await {
+            Ok(()) => pass,
+            Err(error) => Pass { changed, listed: pass.listed, ..Pass::failed(&name, &error) },
+        }
     }
 
     async fn release(&self, provider: &Provider) -> Pass {
@@ -74,8 +73,7 @@ impl Providers {
             return Pass { again: CHECK_BAD, changed: false, failed: false, listed: None };
         }
         if let Err(error) = self.store.set_provider_finalizer(provider, false).await {
-            tracing::debug!(provider = name, %error, "its finalizer is removed next time");
-            return Pass { again: CONFLICT_RETRY, changed: false, failed: true, listed: None };
+            return Pass::failed(&name, &error);
         }
         self.creates_end().remove(&provider.uid().unwrap_or_default());
         if is_annotated(provider, SKIP_CLEANUP) {
@@ -90,7 +88,7 @@ impl Providers {
     }
 
     /// What still keeps it: reason and text; none: nothing.
-    async fn keeps(
+    pub(super) async fn keeps(
         &self,
         provider: &Provider,
         listed: &Result<Vec<Instance>, (String, String)>,

@@ -45,43 +45,46 @@ pub(super) fn judge(
         Err(_) if let Some(held) = held => return (held.into(), old_targets()),
         Err(error) => return (Says::new(false, error.reason, error.message), old_targets()),
     };
-    let bad: Vec<String> =
-        findings.iter().filter(|f| !f.healthy).map(|f| format!("{} ({}: {})", f.target, f.reason, f.message)).collect();
     let description = &handle.plugin().description;
-    let none_usable = !findings.is_empty() && bad.len() == findings.len();
+    let serves = format!("{} {} serves", description.name, description.version);
     let says = if let Some(held) = held {
         held.into()
     } else if let Some(refused) = entry.refused.as_ref() {
-        Says::new(
-            !none_usable,
-            refused.reason,
-            format!("version {} goes on serving; {}", description.version, refused.message),
-        )
-    } else if none_usable {
-        // One reason where all targets agree, the usual case of one host.
-        let agreed = findings.iter().all(|f| f.reason == findings[0].reason);
-        let reason = if agreed { findings[0].reason.as_str() } else { "NoTargetHealthy" };
-        Says::new(false, reason, format!("no target is usable: {}", bad.join("; ")))
-    } else if mass_absence && !is_annotated(provider, ACCEPT_ABSENCE) {
-        Says::new(
-            true,
-            "MassAbsence",
-            format!(
-                "many of its instances vanished within ten minutes, as when a project or base URL changes, so that none is \
-                 replaced: correct the Provider, or, if they are gone indeed: kubectl annotate provider {} {ACCEPT_ABSENCE}=true",
-                provider.name_any()
-            ),
-        )
-    } else if bad.is_empty() {
-        Says::new(true, "Ready", format!("{} {} serves", description.name, description.version))
+        let usable = findings.is_empty() || findings.iter().any(|f| f.healthy);
+        let message = format!("version {} goes on serving; {}", description.version, refused.message);
+        Says::new(usable, refused.reason, message)
     } else {
-        Says::new(true, "Degraded", format!("not usable: {}", bad.join("; ")))
+        of_findings(&findings, mass_absence && !is_annotated(provider, ACCEPT_ABSENCE), &provider.name_any(), serves)
     };
     let targets = findings
         .into_iter()
         .map(|f| TargetStatus { name: f.target, healthy: f.healthy, reason: f.reason, message: f.message })
         .collect();
     (says, targets)
+}
+
+/// What the findings of `check` come to.
+fn of_findings(findings: &[Finding], mass_absence: bool, name: &str, serves: String) -> Says {
+    let bad: Vec<String> =
+        findings.iter().filter(|f| !f.healthy).map(|f| format!("{} ({}: {})", f.target, f.reason, f.message)).collect();
+    if !findings.is_empty() && bad.len() == findings.len() {
+        // One reason where all targets agree, the usual case of one host.
+        let agreed = findings.iter().all(|f| f.reason == findings[0].reason);
+        let reason = if agreed { findings[0].reason.as_str() } else { "NoTargetHealthy" };
+        return Says::new(false, reason, format!("no target is usable: {}", bad.join("; ")));
+    }
+    if mass_absence {
+        let message = format!(
+            "many of its instances vanished within ten minutes, as when a project or base URL changes, so that none is \
+             replaced: correct the Provider, or, if they are gone indeed: kubectl annotate provider {name} \
+             {ACCEPT_ABSENCE}=true"
+        );
+        return Says::new(true, "MassAbsence", message);
+    }
+    if bad.is_empty() {
+        return Says::new(true, "Ready", serves);
+    }
+    Says::new(true, "Degraded", format!("not usable: {}", bad.join("; ")))
 }
 
 impl Providers {
@@ -135,5 +138,37 @@ impl Providers {
         }
         counted.insert(name.to_owned(), now);
         there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::condition::Status;
+
+    #[test]
+    fn a_provider_is_ready_while_one_target_is_usable_and_names_those_that_are_not() {
+        let target = |name: &str, reason: &str| Finding {
+            target: name.into(),
+            healthy: reason == "Ok",
+            reason: reason.into(),
+            message: "m".into(),
+        };
+        let (good, full, down) = (target("a", "Ok"), target("b", "QuotaExceeded"), target("c", "Unreachable"));
+        for (findings, mass_absence, status, reason) in [
+            (vec![], false, Status::True, "Ready"),
+            (vec![good.clone()], false, Status::True, "Ready"),
+            (vec![good.clone(), full.clone()], false, Status::True, "Degraded"),
+            (vec![full.clone()], false, Status::False, "QuotaExceeded"),
+            (vec![full.clone(), full.clone()], true, Status::False, "QuotaExceeded"),
+            (vec![full.clone(), down.clone()], false, Status::False, "NoTargetHealthy"),
+            (vec![good, full], true, Status::True, "MassAbsence"),
+        ] {
+            let says = of_findings(&findings, mass_absence, "p", "serves".into());
+            assert_eq!((says.status, says.reason.as_str()), (status, reason), "{findings:?}");
+            for bad in findings.iter().filter(|f| !f.healthy && says.reason != "MassAbsence") {
+                assert!(says.message.contains(&format!("{} ({}: m)", bad.target, bad.reason)), "{}", says.message);
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::control::proxy::lab::mk_instance;
+use crate::control::proxy::memory::Trouble;
 use crate::lease::id::Signer;
 use crate::lease::ledger::LocalLedger;
 use crate::lease::{Reason, Refusal, Wish};
@@ -155,4 +156,31 @@ async fn only_what_a_listing_lacks_is_looked_at_and_a_running_pass_does_not_lose
     // The end of a pass that began before the listing.
     lab.driver.remember(&lab.proxy(), running);
     assert_eq!(lab.driver.lock()[&key()].listed.map(|l| l.running), Some(false));
+}
+
+#[tokio::test]
+async fn a_login_whose_key_is_gone_says_so() {
+    let lab = Lab::new().await;
+    let made = InstanceStatus { login_key: Some("old".into()), ..InstanceStatus::default() };
+    let keys = lab.store.login_keys().await.unwrap();
+    let lacking = lab.driver.login(&lab.proxy(), Some(&made), &keys, None, &OwnLogin::Unused).await.unwrap_err();
+    assert_eq!(lacking.reason, "LoginKeyMissing");
+    assert!(lacking.message.contains("the key old"), "{}", lacking.message);
+}
+
+#[tokio::test]
+async fn what_is_somebody_elses_is_released_with_an_event_that_says_so() {
+    let lab = Lab::new().await;
+    let proxy = lab.store.set_proxy_finalizer(&lab.proxy(), true).await.unwrap().unwrap();
+    lab.store.delete_proxy(&key()).await.unwrap();
+    let proxy = lab.store.proxy(&key()).unwrap_or(proxy);
+    let error = CallError::new(ErrorKind::Foreign, "vm px-1 is somebody else's");
+    let memory = Memory {
+        deleting: true,
+        trouble: Some(Trouble::after(None, error, "delete", (1, 1), Duration::ZERO, &mut rand::rng())),
+        ..Memory::default()
+    };
+    assert!(lab.driver.finalize(&proxy, false, &memory).await.unwrap(), "it is gone");
+    let told = lab.store.events().into_iter().find(|e| e.reason == "ReleasedForeign").unwrap();
+    assert!(told.message.contains("vm px-1 is somebody else's"), "{}", told.message);
 }

@@ -33,7 +33,7 @@ pub(super) fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
 }
 
-pub(super) fn mk_proxy() -> Proxy {
+pub(in crate::control) fn mk_proxy() -> Proxy {
     let mut proxy = Proxy::new("a", ProxySpec::of_provider("p"));
     proxy.metadata.namespace = Some("n".into());
     proxy.metadata.uid = Some("6b1d5c52-0d3a-4b53-9b8e-0a6a4e3d9a01".into());
@@ -57,7 +57,7 @@ pub(super) fn mk_provider() -> ReadyProvider {
     }
 }
 
-pub(super) fn mk_instance(placement: &str, state: State) -> Instance {
+pub(in crate::control) fn mk_instance(placement: &str, state: State) -> Instance {
     let address = Address { host: "192.0.2.1".into(), external: true };
     Instance {
         provider_id: "vm-1".into(),

@@ -4,6 +4,7 @@ use super::*;
 use crate::control::proxy::decide::{Answer, Step};
 use crate::control::proxy::lab::{Lab, bad, error, gone, healthy, secs};
 use crate::model::error::FieldError;
+use crate::model::proxy::InstanceStatus;
 
 fn says(lab: &Lab, type_: &str) -> (Status, String) {
     let status = summarize(&lab.proxy, &lab.memory, &lab.facts);
@@ -29,6 +30,24 @@ fn labs() -> Vec<(&'static str, Lab)> {
     let mut unvalidated = Lab::serving();
     unvalidated.proxy.metadata.generation = Some(2);
     unvalidated.on(Call::Validate, error(ErrorKind::Transient));
+    let mut paused = Lab::new();
+    paused.proxy.spec.paused = true;
+    let mut nowhere = Lab::made(State::Running);
+    if let Some(status) = &mut nowhere.proxy.status {
+        (status.endpoint, status.address) = (None, None);
+    }
+    let mut full = Lab::creating();
+    full.absorb(Call::Create, error(ErrorKind::Exhausted));
+    let mut old = Lab::serving();
+    if let Some(status) = &mut old.proxy.status {
+        status.next = Some(InstanceStatus { incarnation: 1, ..InstanceStatus::default() });
+    }
+    let mut draining = Lab::serving();
+    draining.facts.held = true;
+    draining.delete_seen(State::Running);
+    draining.run();
+    let mut unknown_provider = Lab::new();
+    unknown_provider.facts.provider = ProviderFacts::Unready(NOT_LOOKED_AT.into(), "not yet".into());
     let mut restarted = Lab::serving();
     restarted.restart();
     vec![
@@ -44,6 +63,13 @@ fn labs() -> Vec<(&'static str, Lab)> {
         ("not validated", unvalidated),
         ("restarted", restarted),
         ("stopped", Lab::made(State::Stopped)),
+        ("on its way out", Lab::made(State::Deleting)),
+        ("paused", paused),
+        ("provider not looked at", unknown_provider),
+        ("nowhere", nowhere),
+        ("full", full),
+        ("old", old),
+        ("draining", draining),
         ("unknown", Lab::made(State::Unknown("u".into()))),
     ]
 }
@@ -94,6 +120,17 @@ fn each_situation_has_its_reasons() {
         ("not validated", "Ready", True, "Ready"),
         ("stopped", "Provisioned", False, "Stopped"),
         ("unknown", "Provisioned", Unknown, "InstanceUnknown"),
+        ("new", "UpToDate", Unknown, "NotCreated"),
+        ("new", "Deleting", False, "NotDeleting"),
+        ("provider not looked at", "ProviderReady", Unknown, "ProviderPending"),
+        ("creating", "Healthy", Unknown, "ProbePending"),
+        ("serving", "Healthy", True, "ProbePassed"),
+        ("on its way out", "Provisioned", False, "InstanceDeleting"),
+        ("paused", "Provisioned", False, "Paused"),
+        ("nowhere", "Provisioned", False, "NoAddress"),
+        ("full", "Provisioned", False, "CapacityExhausted"),
+        ("old", "UpToDate", False, "MaxAge"),
+        ("draining", "Deleting", True, "Draining"),
     ] {
         let (_, lab) = labs().into_iter().find(|(name, _)| *name == what).unwrap();
         assert_eq!(says(&lab, type_), (status, reason.to_owned()), "{what}: {type_}");
