@@ -27,7 +27,9 @@ async fn both_keep_every_rule() {
         let run = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
         let said = String::from_utf8_lossy(&run.stdout);
         assert!(run.status.success(), "{name}:\n{said}{}", String::from_utf8_lossy(&run.stderr));
-        assert!(said.contains(" 0 failed, 2 not applicable"), "{said}");
+        // No script, so `create-foreign` is not asked; and Python's own runtime draws at random, JavaScript's does not.
+        let aside = if name == "sandbox-py" { 1 } else { 2 };
+        assert!(said.contains(&format!(" 0 failed, {aside} not applicable")), "{said}");
     }
     stop.cancel();
     serving.await.unwrap();

@@ -166,7 +166,7 @@ fn types_of(types: &[WasmType]) -> Vec<ValType> {
     types.iter().map(one).collect()
 }
 
-/// Writes all seeds.
+/// Writes all seeds, but for those that a fuzzer found.
 fn write() {
     let wit = fs::read_to_string(root().join("wit/provider.wit")).expect("the contract");
     let core = |wit: &str, name, import| Core { wit, name, import }.build();
@@ -212,7 +212,6 @@ fn write() {
     ];
     for (target, all) in [("load", &seeds[..]), ("parts", &uploads[..])] {
         let folder = folder(target);
-        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).expect("the folder of the seeds");
         all.iter().for_each(|(name, bytes)| fs::write(folder.join(name), bytes).expect("written"));
     }

@@ -3,7 +3,7 @@
 //! wasmtime links by semver (same minor within 0.x), but its text of a mismatch helps nobody; so the gate is here.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::io::wasi::PACKAGES;
@@ -136,20 +136,42 @@ pub fn code_bytes(component: &[u8]) -> u64 {
 /// # Errors
 /// [`ContractError::CoreWithoutContract`] without that information, [`ContractError::Malformed`] when it does not fit.
 pub fn wrap(module: &[u8]) -> Result<Vec<u8>, ContractError> {
-    let mut typed = false;
+    let mut uses = BTreeMap::new();
     for payload in Parser::new(0).parse_all(module) {
-        if let Payload::CustomSection(section) = payload.map_err(malformed)? {
-            typed |= section.name().starts_with("component-type");
+        if let Payload::CustomSection(section) = payload.map_err(malformed)?
+            && section.name().starts_with("component-type")
+        {
+            note_uses(section.data(), &mut uses)?;
         }
     }
-    if !typed {
+    if uses.is_empty() {
         return Err(ContractError::CoreWithoutContract);
+    }
+    // wit-parser follows the uses of packages without end: the stack would overflow, and with it goes the whole operator.
+    while let Some(name) = uses.iter().find(|(_, used)| used.is_empty()).map(|(name, _)| name.clone()) {
+        uses.remove(&name);
+        for used in uses.values_mut() {
+            used.remove(&name);
+        }
+    }
+    if !uses.is_empty() {
+        return Err(malformed("packages of its type information use each other in a circle"));
     }
     wit_component::ComponentEncoder::default()
         .validate(true)
         .module(module)
         .and_then(|mut encoder| encoder.encode())
         .map_err(|e| malformed(format!("{e:#}")))
+}
+
+/// Notes which package of the type information uses which.
+fn note_uses(section: &[u8], uses: &mut BTreeMap<String, BTreeSet<String>>) -> Result<(), ContractError> {
+    let (resolve, _) = wit_parser::decoding::decode_world(section).map_err(|e| malformed(format!("{e:#}")))?;
+    let name = |id| resolve.packages[id].name.to_string();
+    for (id, _) in resolve.packages.iter() {
+        uses.entry(name(id)).or_default().extend(resolve.package_direct_deps(id).map(name));
+    }
+    Ok(())
 }
 
 fn encoding(bytes: &[u8]) -> Result<Encoding, ContractError> {

@@ -80,8 +80,10 @@ pub enum Noted {
     Secret(String),
     /// One of `clock`.
     Clock,
-    /// `random.bytes`, or a draw of WASI's generators, with what it gave.
+    /// `random.bytes`, with what it gave.
     Random(Vec<u8>),
+    /// A draw over WASI, with what it gave. The runtime of a language may make it for itself, whatever is called.
+    WasiRandom(Vec<u8>),
     /// `log.write`, before anything is scrubbed from it.
     Log(String),
 }

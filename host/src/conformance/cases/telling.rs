@@ -124,7 +124,7 @@ async fn drawn(kit: &Kit, handle: &Handle) -> Step<Vec<Vec<u8>>> {
     handle.create(&request).await.map_err(failed("create"))?;
     let notes = kit.observer.notes().into_iter().filter_map(|(_, noted)| match noted {
         // Fewer are alike by chance.
-        Noted::Random(bytes) if bytes.len() >= 4 => Some(bytes),
+        Noted::Random(bytes) | Noted::WasiRandom(bytes) if bytes.len() >= 4 => Some(bytes),
         _ => None,
     });
     Ok(notes.collect())

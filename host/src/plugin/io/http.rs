@@ -218,7 +218,7 @@ mod tests {
         tokio::time::pause();
         tokio::time::advance(origin::BETWEEN_PIECES).await;
         tokio::time::resume();
-        let fault = reading.await.expect("no panic").err().expect("it stands still");
+        let fault = reading.await.expect("no panic").expect_err("it stands still");
         assert_eq!((fault.kind, fault.sent), (FaultKind::TimedOut, true), "{}", fault.message);
         drop(silent);
     }

@@ -55,7 +55,7 @@ struct Watched {
 impl Watched {
     fn fill(&self, bytes: &mut [u8]) {
         rand::rng().fill_bytes(bytes);
-        self.interceptor.note(self.function, Noted::Random(bytes.to_vec()));
+        self.interceptor.note(self.function, Noted::WasiRandom(bytes.to_vec()));
     }
 }
 
