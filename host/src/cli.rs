@@ -1,7 +1,9 @@
 //! The command line: wires everything, decides nothing.
 
+mod abandoned;
 mod demo;
 mod fleet;
+mod logging;
 mod objects;
 mod plugin;
 mod plugin_args;
@@ -10,6 +12,8 @@ mod serve;
 mod token;
 
 use clap::{Parser, Subcommand};
+
+use crate::rest::local::SetLog;
 
 /// Keeps fleets of forward proxies alive for web crawlers. Backends are WebAssembly components.
 #[derive(Parser)]
@@ -43,6 +47,11 @@ enum Command {
     Get(objects::GetArgs),
     /// Delete an object of a standalone operator
     Delete(objects::DeleteArgs),
+    /// Instances that were given up
+    #[command(subcommand)]
+    Abandoned(abandoned::AbandonedCommand),
+    /// Change what a running operator logs
+    Log(objects::LogArgs),
     /// Run a forward proxy
     ForwardProxy(serve::ForwardProxyArgs),
     /// Run a judge for probes
@@ -56,7 +65,8 @@ pub fn main() -> std::process::ExitCode {
     let cli = Cli::parse();
     // The demo speaks for itself.
     let quiet = matches!(cli.command, Command::Demo(_));
-    log_to_stderr(cli.log.as_deref().unwrap_or(if quiet { "off" } else { "info,notify=warn" }), cli.log_json);
+    let filter = cli.log.as_deref().unwrap_or(if quiet { "off" } else { "info,notify=warn" });
+    let set_log = logging::init(filter, cli.log_json);
     // One TLS implementation for all; a second call would only say that there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -66,7 +76,7 @@ pub fn main() -> std::process::ExitCode {
             return 1.into();
         }
     };
-    let outcome = runtime.block_on(dispatch(cli.command));
+    let outcome = runtime.block_on(dispatch(cli.command, set_log));
     // A blocking task (a compile, a slow disk) does not keep the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     match outcome {
@@ -78,10 +88,10 @@ pub fn main() -> std::process::ExitCode {
     }
 }
 
-async fn dispatch(command: Command) -> anyhow::Result<u8> {
+async fn dispatch(command: Command, set_log: SetLog) -> anyhow::Result<u8> {
     match command {
-        Command::Run(args) => run::run(*args).await.map(|()| 0),
-        Command::Demo(args) => demo::demo(args).await.map(|()| 0),
+        Command::Run(args) => run::run(*args, set_log).await.map(|()| 0),
+        Command::Demo(args) => demo::demo(args, set_log).await.map(|()| 0),
         Command::Crd => {
             for crd in crate::model::manifest::crds() {
                 println!("---\n{}", serde_saphyr::to_string(&crd)?.trim_end());
@@ -92,20 +102,12 @@ async fn dispatch(command: Command) -> anyhow::Result<u8> {
         Command::Token(command) => token::run(command).map(|()| 0),
         Command::Get(args) => objects::get(args).await.map(|()| 0),
         Command::Delete(args) => objects::delete(args).await.map(|()| 0),
+        Command::Abandoned(command) => abandoned::run(command).await.map(|()| 0),
+        Command::Log(args) => objects::log(args).await.map(|()| 0),
         Command::ForwardProxy(args) => serve::forward_proxy(args).await.map(|()| 0),
         Command::Judge(args) => serve::judge(args).await.map(|()| 0),
         Command::SandboxCloud(args) => serve::sandbox_cloud(args).await.map(|()| 0),
     }
-}
-
-fn log_to_stderr(filter: &str, json: bool) {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter).unwrap_or_else(|error| {
-        eprintln!("warning: --log {filter:?} is passed over: {error}");
-        tracing_subscriber::EnvFilter::new("info")
-    });
-    let colours = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
-    if json { log.json().init() } else { log.init() }
 }
 
 /// Ends on SIGTERM or Ctrl-C.

@@ -3,16 +3,19 @@
 //! Nothing here does I/O or reads a clock.
 
 pub mod abandoned;
+pub mod bootstrap;
 pub mod clock;
 pub mod condition;
 pub mod error;
 pub mod instance;
 pub mod login;
+pub mod mandate;
 pub mod manifest;
 pub mod metrics;
 pub mod naming;
 pub mod provider;
 pub mod proxy;
+pub mod pulse;
 pub mod secret;
 pub mod span;
 pub mod spec_hash;

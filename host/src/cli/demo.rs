@@ -22,6 +22,7 @@ use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
 use crate::model::naming::ProxyKey;
 use crate::rest::auth::{NewToken, Scope, mint};
+use crate::rest::local::SetLog;
 use crate::sandbox_cloud;
 
 /// No step of the demo takes longer on a machine that works.
@@ -44,12 +45,12 @@ pub(super) struct DemoArgs {
     dir: Option<PathBuf>,
 }
 
-pub(super) async fn demo(args: DemoArgs) -> anyhow::Result<()> {
+pub(super) async fn demo(args: DemoArgs, set_log: SetLog) -> anyhow::Result<()> {
     let dir =
         args.dir.unwrap_or_else(|| std::env::temp_dir().join(format!("proxy-operator-demo-{}", std::process::id())));
     let stop = CancellationToken::new();
     let outcome = {
-        let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, &stop));
+        let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, set_log, &stop));
         tokio::select! {
             outcome = &mut story => outcome,
             () = super::told_to_stop() => {
@@ -67,7 +68,13 @@ pub(super) async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     outcome
 }
 
-async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &CancellationToken) -> anyhow::Result<()> {
+async fn show(
+    dir: &Path,
+    plugin_dir: Option<PathBuf>,
+    once: bool,
+    set_log: SetLog,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let plugin_dir = match plugin_dir {
         Some(dir) => dir,
         None => std::env::current_exe()?.with_file_name("plugins"),
@@ -105,6 +112,7 @@ async fn show(dir: &Path, plugin_dir: Option<PathBuf>, once: bool, stop: &Cancel
         judge_url: None,
         gc_grace: Duration::from_secs(120),
         gc_dry_run: false,
+        set_log,
     })
     .await?;
     wait("the provider", || {

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures::future::BoxFuture;
+use axum::Router;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -22,14 +23,18 @@ use crate::lease::allocator::Allocator;
 use crate::lease::id::Signer;
 use crate::lease::ledger::LocalLedger;
 use crate::model::clock::{Clock, SystemClock};
+use crate::model::mandate::Mandate;
+use crate::model::pulse::PULSE;
 use crate::plugin::load::Loader;
 use crate::plugin::registry::Registry;
 use crate::plugin::source::directory::Directory;
 use crate::plugin::source::oci::Artifacts;
 use crate::rest::auth::Tokens;
+use crate::rest::local::SetLog;
 use crate::rest::{self, Api};
 use crate::store::Store;
 use crate::store::kubernetes::KubeStore;
+use crate::store::kubernetes::election::{Election, Times};
 use crate::store::local::LocalStore;
 use crate::store::local::database::Database;
 
@@ -37,8 +42,8 @@ use crate::store::local::database::Database;
 pub(super) enum Place {
     /// In a folder of manifests; credentials also in files below the folders of `secret_files`.
     Standalone { manifests: PathBuf, secret_files: Vec<PathBuf> },
-    /// In the API server; the operator's own namespace.
-    Kubernetes { config: Box<kube::Config>, namespace: String },
+    /// In the API server; the operator's own namespace. With `election`, only while this replica leads.
+    Kubernetes { config: Box<kube::Config>, namespace: String, installation: Option<String>, election: Option<Times> },
 }
 
 /// What an operator is started with.
@@ -54,9 +59,10 @@ pub(super) struct Settings {
     pub judge_url: Option<String>,
     pub gc_grace: Duration,
     pub gc_dry_run: bool,
+    pub set_log: SetLog,
 }
 
-/// A running operator.
+/// A running operator, or one that stands by until it leads.
 pub(super) struct Fleet {
     pub store: Arc<dyn Store>,
     registry: Arc<Registry>,
@@ -65,6 +71,9 @@ pub(super) struct Fleet {
     pub judge: SocketAddr,
     pub metrics: SocketAddr,
     pub judge_url: String,
+    election: Option<Arc<Election>>,
+    /// Told when it cannot go on.
+    failed: oneshot::Receiver<anyhow::Error>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -75,7 +84,8 @@ pub(super) fn socket(data: &Path) -> PathBuf {
 }
 
 impl Fleet {
-    /// Starts everything; on return all ports are open and every manifest was read once.
+    /// Starts everything; on return all ports are open and every object was read once. With an election, what only the leader
+    /// does begins when this replica leads.
     pub async fn start(settings: Settings) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
@@ -106,80 +116,96 @@ impl Fleet {
             }
         };
         let registry = Arc::new(Registry::new(Arc::new(loader), remedy));
-        let plain = settings.plugins.insecure_registry.clone();
-        let artifacts = Artifacts::new(registry.clone(), clock.clone(), &cache, plain);
-        let until = |task: BoxFuture<'static, ()>| {
-            let stop = stop.clone();
-            tasks.spawn(async move {
-                tokio::select! {
-                    () = task => {}
-                    () = stop.cancelled() => {}
-                }
-            });
-        };
-        let store: Arc<dyn Store> = match settings.place {
+        let until = Until { stop: stop.clone(), tasks: tasks.clone() };
+        let mut mandate = Arc::new(Mandate::always());
+        let (store, candidate): (Arc<dyn Store>, _) = match settings.place {
             Place::Standalone { manifests, secret_files } => {
                 let store = LocalStore::open(database.clone(), &manifests, secret_files, clock.clone()).await?;
                 store.apply_manifests().await;
-                until(Box::pin(store.clone().watch_manifests()));
-                store
+                until.spawn(store.clone().watch_manifests());
+                (store, None)
             }
-            Place::Kubernetes { config, namespace } => {
-                let store = KubeStore::connect(*config, &namespace).await?;
+            Place::Kubernetes { config, namespace, installation, election } => {
+                let store = KubeStore::connect(*config, &namespace, installation).await?;
                 store.load_plugins(&registry).await?;
-                until(Box::pin(store.clone().watch_plugins(registry.clone())));
-                until(Box::pin(store.clone().watch()));
-                store
+                until.spawn(store.clone().watch_plugins(registry.clone()));
+                until.spawn(store.clone().watch());
+                let candidate = election.map(|times| {
+                    mandate = Arc::new(Mandate::not_yet());
+                    let election = Arc::new(Election::new(&store, times, clock.clone(), mandate.clone()));
+                    Candidate { election, store: store.clone() }
+                });
+                (store, candidate)
             }
         };
-        let ledger = LocalLedger::open(database).await?;
-        let signer = Signer::new(ledger.signing_key().await?.into());
-        let allocator = Arc::new(Allocator::new(Arc::new(ledger), signer, clock.clone())?);
-
         if let Some(dir) = settings.plugins.plugin_dir {
             let mut plugins = Directory::new(&dir);
             plugins.scan(&registry).await.with_context(|| format!("--plugin-dir {} cannot be read", dir.display()))?;
-            until(Box::pin(plugins.watch(registry.clone())));
+            until.spawn(plugins.watch(registry.clone()));
         }
-        let providers = Providers::new(store.clone(), registry.clone(), artifacts, clock.clone());
-        let providers = Arc::new(providers.with_files(settings.plugins.plugin_files));
-        let (engine, verdicts) = Engine::new();
-        let driver = Arc::new(Driver::new(
-            store.clone(),
-            providers.clone(),
-            engine.clone(),
-            allocator.clone(),
-            clock.clone(),
-            judge_url.clone(),
-        ));
-        let collector = Collector::new(store.clone(), clock.clone(), settings.gc_grace, settings.gc_dry_run);
-        let manager = Manager { store: store.clone(), registry: registry.clone(), providers, driver, collector };
 
         let ready = Arc::new(AtomicBool::new(false));
-        let tokens = Arc::new(Tokens::new(store.clone(), settings.token_dir));
-        let api = Api { allocator: allocator.clone(), store: store.clone(), tokens, clock };
+        let api = Arc::new(OnceLock::new());
         let door = door(&settings.data)?;
-
-        until(Box::pin(engine.run()));
-        until(Box::pin(async move { allocator.sweep().await }));
-        tasks.spawn(manager.run(verdicts, ready.clone(), stop.clone()));
-        for (listener, app) in
-            [(rest, rest::routes(api)), (health, rest::service::health(ready)), (metrics, rest::service::metrics())]
-        {
+        for (listener, app) in [
+            (rest, rest::service::standby(api.clone())),
+            (health, rest::service::health(ready.clone(), &PULSE)),
+            (metrics, rest::service::metrics()),
+        ] {
             let stop = stop.clone();
             tasks.spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await });
         }
-        let local = rest::local::routes(store.clone());
+        let local = rest::local::routes(store.clone(), settings.set_log);
         let (at_door, at_judge) = (stop.clone(), stop.clone());
         tasks.spawn(async move { axum::serve(door, local).with_graceful_shutdown(at_door.cancelled_owned()).await });
         tasks.spawn(judge::serve(judge_port, at_judge));
+
+        let artifacts = Artifacts::new(registry.clone(), clock.clone(), &cache, settings.plugins.insecure_registry);
+        let lead = Lead {
+            store: store.clone(),
+            registry: registry.clone(),
+            database,
+            artifacts,
+            plugin_files: settings.plugins.plugin_files,
+            token_dir: settings.token_dir,
+            judge_url: judge_url.clone(),
+            gc_grace: settings.gc_grace,
+            gc_dry_run: settings.gc_dry_run,
+            clock,
+            mandate,
+            ready: ready.clone(),
+            api,
+            until: until.clone(),
+        };
+        let (fail, failed) = oneshot::channel();
+        let election = candidate.as_ref().map(|candidate| candidate.election.clone());
+        match candidate {
+            None => lead.begin().await?,
+            Some(candidate) => {
+                // Whoever stands by is ready to: a rollout goes on.
+                ready.store(true, Ordering::Release);
+                until.spawn(async move {
+                    // Nobody listens when the operator stops meanwhile.
+                    let _ = fail.send(candidate.run(lead).await);
+                });
+            }
+        }
         let [rest, health, judge, metrics] = addresses;
-        Ok(Self { store, registry, rest, health, judge, metrics, judge_url, stop, tasks })
+        Ok(Self { store, registry, rest, health, judge, metrics, judge_url, election, failed, stop, tasks })
     }
 
     /// Bytes of a plugin's file.
     pub fn plugin_size(&self, name: &str) -> Option<usize> {
         self.registry.get(name).current.map(|plugin| plugin.size)
+    }
+
+    /// Ends when it cannot go on, with the reason.
+    pub async fn failed(&mut self) -> anyhow::Error {
+        match (&mut self.failed).await {
+            Ok(error) => error,
+            // Nothing that could fail.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Ends everything: calls under way are finished, new ones are not begun.
@@ -188,7 +214,104 @@ impl Fleet {
         self.tasks.close();
         if tokio::time::timeout(std::time::Duration::from_secs(30), self.tasks.wait()).await.is_err() {
             tracing::warn!("some calls did not end within 30 s; what they began is found again at the next start");
+            // The next leader waits until nothing of this one can land.
+            return;
         }
+        if let Some(election) = self.election {
+            election.release().await;
+        }
+    }
+}
+
+/// Tasks that end when the operator stops.
+#[derive(Clone)]
+struct Until {
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Until {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+}
+
+/// A replica that may come to lead.
+struct Candidate {
+    election: Arc<Election>,
+    store: Arc<KubeStore>,
+}
+
+impl Candidate {
+    /// Leads when it is its turn; answers why no more.
+    async fn run(self, lead: Lead) -> anyhow::Error {
+        self.election.campaign().await;
+        let led = async {
+            // What its predecessor changed since is to be known before anything is decided.
+            self.store.refresh().await?;
+            lead.begin().await?;
+            std::future::pending::<anyhow::Result<()>>().await
+        };
+        tokio::select! {
+            lost = self.election.hold() => lost.into(),
+            Err(error) = led => error,
+        }
+    }
+}
+
+/// What only one process does at a time.
+struct Lead {
+    store: Arc<dyn Store>,
+    registry: Arc<Registry>,
+    database: Database,
+    artifacts: Artifacts,
+    plugin_files: Option<PathBuf>,
+    token_dir: Option<PathBuf>,
+    judge_url: String,
+    gc_grace: Duration,
+    gc_dry_run: bool,
+    clock: Arc<dyn Clock>,
+    mandate: Arc<Mandate>,
+    ready: Arc<AtomicBool>,
+    api: Arc<OnceLock<Router>>,
+    until: Until,
+}
+
+impl Lead {
+    /// Begins to reconcile, to probe and to lend.
+    async fn begin(self) -> anyhow::Result<()> {
+        let Self { store, registry, clock, until, .. } = self;
+        let ledger = LocalLedger::open(self.database).await?;
+        let signer = Signer::new(ledger.signing_key().await?.into());
+        let allocator = Arc::new(Allocator::new(Arc::new(ledger), signer, clock.clone())?);
+        let providers = Providers::new(store.clone(), registry.clone(), self.artifacts, clock.clone(), self.mandate);
+        let providers = Arc::new(providers.with_files(self.plugin_files));
+        let (engine, verdicts) = Engine::new();
+        let driver = Arc::new(Driver::new(
+            store.clone(),
+            providers.clone(),
+            engine.clone(),
+            allocator.clone(),
+            clock.clone(),
+            self.judge_url,
+        ));
+        let collector = Collector::new(store.clone(), clock.clone(), self.gc_grace, self.gc_dry_run);
+        let manager = Manager { store: store.clone(), registry, providers, driver, collector };
+        let tokens = Arc::new(Tokens::new(store.clone(), self.token_dir));
+        let api = Api { allocator: allocator.clone(), store, tokens, clock };
+        until.spawn(engine.run());
+        until.spawn(async move { allocator.sweep().await });
+        // Ends by itself, when what is under way is done.
+        until.tasks.spawn(manager.run(verdicts, self.ready, until.stop.clone()));
+        // It is set once.
+        let _ = self.api.set(rest::routes(api));
+        Ok(())
     }
 }
 

@@ -45,6 +45,21 @@ pub(super) struct DeleteArgs {
     data: PathBuf,
 }
 
+/// Change what is logged
+#[derive(Args)]
+pub(super) struct LogArgs {
+    /// As for --log: for example debug, or info,proxy_operator::plugin=trace
+    filter: String,
+    /// Data folder of the operator
+    #[arg(long, env = "PROXY_OPERATOR_DATA", value_name = "DIR")]
+    data: PathBuf,
+}
+
+pub(super) async fn log(args: LogArgs) -> anyhow::Result<()> {
+    let (status, answer) = tell(&args.data, Method::PUT, "log", args.filter).await?;
+    expect(status, StatusCode::NO_CONTENT, &answer)
+}
+
 pub(super) async fn get(args: GetArgs) -> anyhow::Result<()> {
     let kind = plural(&args.kind);
     let (_, objects) = ask(&args.data, Method::GET, kind).await?;
@@ -68,9 +83,7 @@ pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
         format!("{kind}/{}", args.name)
     };
     let (status, answer) = ask(&args.data, Method::DELETE, &path).await?;
-    if status != StatusCode::ACCEPTED {
-        anyhow::bail!("{}", answer.get("detail").and_then(Value::as_str).unwrap_or("the operator refused"));
-    }
+    expect(status, StatusCode::ACCEPTED, &answer)?;
     println!("{} {:?} is being deleted", args.kind, args.name);
     Ok(())
 }
@@ -82,12 +95,24 @@ fn plural(kind: &str) -> &'static str {
     if kind.starts_with("pxp") || kind.starts_with("provider") { "providers" } else { "proxies" }
 }
 
-async fn ask(data: &Path, method: Method, path: &str) -> anyhow::Result<(StatusCode, Value)> {
+/// Fails with what the operator said, unless it said this.
+pub(super) fn expect(status: StatusCode, expected: StatusCode, answer: &Value) -> anyhow::Result<()> {
+    let says = || answer.get("detail").and_then(Value::as_str).unwrap_or("the operator refused").to_owned();
+    anyhow::ensure!(status == expected, says());
+    Ok(())
+}
+
+pub(super) async fn ask(data: &Path, method: Method, path: &str) -> anyhow::Result<(StatusCode, Value)> {
+    tell(data, method, path, String::new()).await
+}
+
+async fn tell(data: &Path, method: Method, path: &str, body: String) -> anyhow::Result<(StatusCode, Value)> {
     let socket = socket(data);
     let client = Client::builder().unix_socket(socket.as_path()).timeout(std::time::Duration::from_secs(30)).build()?;
-    let answer = client.request(method, format!("http://operator/{path}")).send().await.with_context(|| {
-        format!("no operator answers at {}: is it running with this --data folder?", socket.display())
-    })?;
+    let answer =
+        client.request(method, format!("http://operator/{path}")).body(body).send().await.with_context(|| {
+            format!("no operator answers at {}: is it running with this --data folder?", socket.display())
+        })?;
     let status = answer.status();
     let body = answer.bytes().await?;
     Ok((status, if body.is_empty() { Value::Null } else { serde_json::from_slice(&body)? }))
@@ -158,7 +183,7 @@ fn word(status: Status) -> &'static str {
     }
 }
 
-fn table(header: &[&str]) -> Table {
+pub(super) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     table

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{ArgAction, Args};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use super::fleet::{Fleet, Place, Settings};
 use super::plugin_args::PluginArgs;
 use crate::model::span::Span;
+use crate::rest::local::SetLog;
+use crate::store::kubernetes::election::Times;
 
 /// Run the operator
 #[derive(Args)]
@@ -26,6 +28,21 @@ pub(super) struct RunArgs {
     /// Kubernetes: the operator's own namespace, with its Secrets and plugins
     #[arg(long, env = "PROXY_OPERATOR_NAMESPACE", value_name = "NAME", default_value = "proxy-operator")]
     namespace: String,
+    /// Kubernetes: id of this installation, part of every owner tag [default: UID of namespace kube-system]
+    #[arg(long, env = "PROXY_OPERATOR_INSTALLATION_ID", value_name = "ID", conflicts_with = "standalone")]
+    installation_id: Option<String>,
+    /// Kubernetes: whether replicas elect one that leads; without it there must be one replica only
+    #[arg(long, env = "PROXY_OPERATOR_LEADER_ELECT", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    leader_elect: bool,
+    /// For how long a leader that is not heard of is still the leader
+    #[arg(long, env = "PROXY_OPERATOR_LEADER_ELECT_LEASE_DURATION", value_name = "TIME", default_value = "15s")]
+    leader_elect_lease_duration: Span,
+    /// For how long a leader that cannot renew its lease goes on
+    #[arg(long, env = "PROXY_OPERATOR_LEADER_ELECT_RENEW_DEADLINE", value_name = "TIME", default_value = "10s")]
+    leader_elect_renew_deadline: Span,
+    /// Between two tries to take or renew the lease
+    #[arg(long, env = "PROXY_OPERATOR_LEADER_ELECT_RETRY_PERIOD", value_name = "TIME", default_value = "2s")]
+    leader_elect_retry_period: Span,
     /// Folder of the embedded database: standalone all state, in Kubernetes the leases
     #[arg(long, env = "PROXY_OPERATOR_DATA", value_name = "DIR")]
     data: PathBuf,
@@ -60,12 +77,26 @@ pub(super) struct RunArgs {
     gc_dry_run: bool,
 }
 
-pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
+pub(super) async fn run(args: RunArgs, set_log: SetLog) -> anyhow::Result<()> {
     let place = match args.manifests {
         Some(manifests) => Place::Standalone { manifests, secret_files: args.secret_files },
-        None => Place::Kubernetes { config: Box::new(cluster(args.kubeconfig).await?), namespace: args.namespace },
+        None => {
+            let times = Times {
+                lease: args.leader_elect_lease_duration.duration(),
+                renew: args.leader_elect_renew_deadline.duration(),
+                retry: args.leader_elect_retry_period.duration(),
+            };
+            let election = args.leader_elect.then(|| times.checked()).transpose().map_err(anyhow::Error::msg)?;
+            if let Some(id) = &args.installation_id {
+                let fits =
+                    !id.is_empty() && id.len() <= 63 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+                anyhow::ensure!(fits, "--installation-id {id:?}: up to 63 letters, digits and hyphens");
+            }
+            let config = Box::new(cluster(args.kubeconfig).await?);
+            Place::Kubernetes { config, namespace: args.namespace, installation: args.installation_id, election }
+        }
     };
-    let fleet = Fleet::start(Settings {
+    let mut fleet = Fleet::start(Settings {
         place,
         data: args.data,
         plugins: args.plugins,
@@ -77,6 +108,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
         judge_url: args.judge_url,
         gc_grace: args.gc_grace.duration(),
         gc_dry_run: args.gc_dry_run,
+        set_log,
     })
     .await?;
     // For whoever starts the operator with port 0, and for people.
@@ -84,7 +116,11 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<()> {
         "proxy-operator is up: rest=http://{} health=http://{} judge={} metrics=http://{}",
         fleet.rest, fleet.health, fleet.judge_url, fleet.metrics
     );
-    super::told_to_stop().await;
+    tokio::select! {
+        () = super::told_to_stop() => {}
+        // At once, whatever is under way: somebody else may lead by now.
+        error = fleet.failed() => return Err(error),
+    }
     tracing::info!("stopping");
     fleet.stop().await;
     Ok(())

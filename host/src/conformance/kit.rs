@@ -19,7 +19,6 @@ use crate::model::login::LoginKey;
 use crate::model::provider::{Permit, ProviderSpec};
 use crate::model::proxy::AuthMode;
 use crate::model::secret::SecretBytes;
-use crate::model::spec_hash::spec_hash;
 use crate::plugin::grants::Grants;
 use crate::plugin::handle::{Handle, Shared};
 
@@ -232,32 +231,23 @@ impl Kit {
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         let proxy_uid = uuid::Uuid::new_v4().to_string();
         let login = (spec.auth.mode != AuthMode::None).then(|| self.login_key.derive(&proxy_uid, 0));
-        Request {
-            identity: Identity {
-                owner: Owner {
-                    installation: self.installation.clone(),
-                    proxy_uid,
-                    namespace: "conformance".into(),
-                    name: format!("proxy-{number}"),
-                },
-                incarnation: 0,
-                attempt: 0,
-                placement: String::new(),
-                provider_id: None,
-                backend_id: None,
-                continuation: None,
-            },
-            image: spec.image.clone(),
-            size: spec.size.clone(),
-            location: spec.location.clone(),
-            parameters: Value::Object(spec.parameters.clone()),
-            port: spec.port,
-            protocol: spec.protocol.as_str(),
-            login,
-            bootstrap: None,
-            must_reach: vec![],
-            spec_hash: spec_hash(spec, None).hash,
-        }
+        let owner = Owner {
+            installation: self.installation.clone(),
+            proxy_uid,
+            namespace: "conformance".into(),
+            name: format!("proxy-{number}"),
+        };
+        let identity = Identity {
+            owner,
+            incarnation: 0,
+            attempt: 0,
+            placement: String::new(),
+            provider_id: None,
+            backend_id: None,
+            continuation: None,
+        };
+        Request::new(spec, identity, login, vec![], None)
+            .with_bootstrap(self.subject.provider.spec.bootstrap.as_deref())
     }
 
     /// The same with a place.

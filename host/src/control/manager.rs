@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
 use tokio::sync::{broadcast, mpsc};
@@ -13,8 +13,9 @@ use super::collect::Collector;
 use super::provider::Providers;
 use super::proxy::driver::Driver;
 use super::queue::Queue;
-use crate::model::metrics::{METRICS, Outcome};
+use crate::model::metrics::METRICS;
 use crate::model::naming::ProxyKey;
+use crate::model::pulse::PULSE;
 use crate::plugin::registry::Registry;
 use crate::store::{Change, Store};
 
@@ -49,7 +50,7 @@ impl Manager {
         ready: Arc<AtomicBool>,
         stop: CancellationToken,
     ) {
-        let (proxies, providers) = (Queue::default(), Queue::default());
+        let (proxies, providers) = (Queue::named("proxy"), Queue::named("provider"));
         // Listening before the first look: no change is missed in between.
         let (changes, turns) = (self.store.changes(), self.providers.turns());
         // Providers first, so that Proxies do not say for a moment that theirs is missing.
@@ -82,8 +83,8 @@ impl Manager {
                 working = queue.next() => working,
                 () = stop.cancelled() => return,
             };
-            METRICS.queue_depth.set(queue.depth() as i64);
-            let outcome = match self.driver.reconcile(&working.key).await {
+            let begun = Instant::now();
+            let result = match self.driver.reconcile(&working.key).await {
                 Ok(None) => "success",
                 Ok(Some(wait)) => {
                     queue.add_after(working.key.clone(), wait);
@@ -95,7 +96,7 @@ impl Manager {
                     "error"
                 }
             };
-            METRICS.reconciles.get_or_create(&Outcome { outcome }).inc();
+            METRICS.reconciled("proxy", result, begun.elapsed());
         }
     }
 
@@ -115,6 +116,7 @@ impl Manager {
     }
 
     async fn look_at_provider(&self, name: String, queue: &Queue<String>, proxies: &Queue<ProxyKey>) {
+        let begun = Instant::now();
         let pass = self.providers.reconcile(&name, self.driver.mass_absence(&name)).await;
         for key in pass.listed.iter().flat_map(|instances| self.driver.observe(&name, instances)) {
             proxies.add(key);
@@ -126,6 +128,7 @@ impl Manager {
             self.hold_plugins().await;
             self.enqueue_proxies_of(&name, proxies);
         }
+        METRICS.reconciled("provider", if pass.failed { "error" } else { "requeue_after" }, begun.elapsed());
         if self.store.provider(&name).is_some() {
             queue.add_after(name, pass.again);
         }
@@ -143,8 +146,10 @@ impl Manager {
         let mut plugins = self.registry.subscribe();
         let mut resync = tokio::time::interval(RESYNC);
         resync.tick().await;
+        let mut beat = PULSE.of("objects");
         loop {
             tokio::select! {
+                () = beat.tick() => {}
                 change = changes.recv() => match change {
                     Ok(Change::Proxy(key)) => proxies.add(key),
                     Ok(Change::Provider(name)) => self.provider_changed(name, providers, proxies),

@@ -13,19 +13,20 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use super::proxy::{ProviderFacts, ReadyProvider};
+use crate::model::bootstrap;
 use crate::model::clock::Clock;
-use crate::model::condition::{Verdict as Says, find, set};
-use crate::model::error::{CallError, list_fields};
-use crate::model::instance::{Finding, Instance, ONE_PER_PLACE, STATIC_ADDRESS, check_schema};
+use crate::model::error::list_fields;
+use crate::model::instance::{Instance, ONE_PER_PLACE, STATIC_ADDRESS, check_schema};
+use crate::model::mandate::Mandate;
 use crate::model::metrics::METRICS;
-use crate::model::provider::{PluginStatus, Provider, ProviderStatus, Source as Credential, TargetStatus};
+use crate::model::provider::{Provider, Source as Credential};
 use crate::model::proxy::Proxy;
 use crate::model::{ACCEPT_ABSENCE, is_annotated};
 use crate::plugin::grants::Grants;
-use crate::plugin::handle::{Handle, Held, Shared};
+use crate::plugin::handle::{Handle, Shared};
 use crate::plugin::registry::{Entry, Registry};
 use crate::plugin::source::oci::Artifacts;
-use crate::store::{Event, Regarding, Severity, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 /// Between two checks of a Provider that serves, and of one that does not; both ± 20 %.
 const CHECK: Duration = Duration::from_secs(60);
@@ -85,19 +86,28 @@ pub struct Pass {
     pub again: Duration,
     /// Whether its Proxies should look again.
     pub changed: bool,
+    /// Whether the store failed.
+    pub failed: bool,
     /// What the backend shows, if it was listed.
     pub listed: Option<Vec<Instance>>,
 }
 
 impl Providers {
     /// None yet.
-    pub fn new(store: Arc<dyn Store>, registry: Arc<Registry>, artifacts: Artifacts, clock: Arc<dyn Clock>) -> Self {
+    /// `mandate`: while it does not hold, nothing is changed at any backend.
+    pub fn new(
+        store: Arc<dyn Store>,
+        registry: Arc<Registry>,
+        artifacts: Artifacts,
+        clock: Arc<dyn Clock>,
+        mandate: Arc<Mandate>,
+    ) -> Self {
         Self {
             store,
             registry,
             artifacts,
             plugin_files: None,
-            shared: Shared::new(clock.clone()).holding_back(),
+            shared: Shared::new(clock.clone()).holding_back().under(mandate),
             clock,
             current: Mutex::default(),
             looked_at: Mutex::default(),
@@ -208,7 +218,7 @@ impl Providers {
             self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(name);
             self.release_artifacts();
             METRICS.forget_provider(name);
-            return Pass { again: CHECK, changed, listed: None };
+            return Pass { again: CHECK, changed, failed: false, listed: None };
         };
         self.looked_at
             .lock()
@@ -224,7 +234,7 @@ impl Providers {
             // Before the first create can be sent.
             match self.store.set_provider_finalizer(&provider, true).await {
                 // Its new version is looked at next.
-                Ok(()) => return Pass { again: Duration::ZERO, changed: false, listed: None },
+                Ok(()) => return Pass { again: Duration::ZERO, changed: false, failed: false, listed: None },
                 Err(error) => built = Err(("StoreFailed".into(), error.to_string())),
             }
         }
@@ -243,10 +253,10 @@ impl Providers {
             tracing::debug!(provider = name, %error, "the status is written next time");
             // A store that fails is no reason to ask the backend more often.
             let again = if matches!(error, StoreError::Conflict(_)) { CONFLICT_RETRY } else { CHECK_BAD };
-            return Pass { again, changed, listed };
+            return Pass { again, changed, failed: true, listed };
         }
         let again = if ready { CHECK } else { CHECK_BAD };
-        Pass { again: again.mul_f64(rand::random_range(0.8..1.2)), changed, listed }
+        Pass { again: again.mul_f64(rand::random_range(0.8..1.2)), changed, failed: false, listed }
     }
 
     /// Lets go of the artifacts that no Provider names any more.
@@ -290,6 +300,9 @@ impl Providers {
                 }
             };
         };
+        if let Some(Err(message)) = provider.spec.bootstrap.as_deref().map(bootstrap::check) {
+            return fail("BootstrapInvalid", message);
+        }
         let old = self.lock().get(&name).filter(|c| c.made_from == made_from(provider, entry)).cloned();
         let grants = match &old {
             Some(Current { state: State::Ready(handle), .. }) => handle.grants().clone(),

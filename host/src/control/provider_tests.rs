@@ -20,7 +20,7 @@ async fn mk_providers(dir: &std::path::Path) -> (Arc<LocalStore>, Providers, Arc
     let loader = Loader::new(Runtime::new(None).unwrap(), clock.clone()).unwrap();
     let registry = Arc::new(Registry::new(Arc::new(loader), "put NAME.wasm there"));
     let artifacts = Artifacts::new(registry.clone(), clock.clone(), dir, vec![]);
-    (store.clone(), Providers::new(store, registry, artifacts, clock.clone()), clock)
+    (store.clone(), Providers::new(store, registry, artifacts, clock.clone(), Arc::new(Mandate::always())), clock)
 }
 
 /// Each write of its own status once led to another check; with a figure in a message that was a loop without a pause.

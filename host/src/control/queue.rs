@@ -9,6 +9,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::model::metrics::{METRICS, QueueMetrics};
+
 /// A queue of keys. Cheap to clone.
 pub struct Queue<K> {
     shared: Arc<Shared<K>>,
@@ -20,13 +22,14 @@ struct Shared<K> {
 }
 
 struct State<K> {
-    ready: VecDeque<K>,
+    ready: VecDeque<(K, Instant)>,
     /// What is in `ready`, or was added while it was worked on.
     wanted: HashSet<K>,
     working: HashSet<K>,
     timers: BinaryHeap<Reverse<(Instant, K)>>,
     /// The earliest timer of each key; later ones are passed over.
     due: HashMap<K, Instant>,
+    metrics: QueueMetrics,
 }
 
 impl<K> Clone for Queue<K> {
@@ -35,20 +38,20 @@ impl<K> Clone for Queue<K> {
     }
 }
 
-impl<K: Clone + Eq + Hash + Ord> Default for Queue<K> {
-    fn default() -> Self {
+impl<K: Clone + Eq + Hash + Ord> Queue<K> {
+    /// An empty one, whose metrics carry this name.
+    pub fn named(name: &'static str) -> Self {
         let state = State {
             ready: VecDeque::new(),
             wanted: HashSet::new(),
             working: HashSet::new(),
             timers: BinaryHeap::new(),
             due: HashMap::new(),
+            metrics: METRICS.queue(name),
         };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), wake: Notify::new() }) }
     }
-}
 
-impl<K: Clone + Eq + Hash + Ord> Queue<K> {
     /// Asks for work on a key, now.
     pub fn add(&self, key: K) {
         self.lock().add(key);
@@ -89,8 +92,8 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
         }
     }
 
-    /// Keys that wait for a worker.
-    pub fn depth(&self) -> usize {
+    #[cfg(test)]
+    fn depth(&self) -> usize {
         self.lock().ready.len()
     }
 
@@ -104,8 +107,13 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
         // Work that is due at once makes a later timer needless.
         self.due.remove(&key);
         if self.wanted.insert(key.clone()) && !self.working.contains(&key) {
-            self.ready.push_back(key);
+            self.push(key);
         }
+    }
+
+    fn push(&mut self, key: K) {
+        self.ready.push_back((key, Instant::now()));
+        self.metrics.added(self.ready.len());
     }
 
     /// Moves keys whose time has come.
@@ -128,7 +136,8 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
     }
 
     fn take(&mut self) -> Option<K> {
-        let key = self.ready.pop_front()?;
+        let (key, since) = self.ready.pop_front()?;
+        self.metrics.taken(self.ready.len(), since.elapsed());
         self.wanted.remove(&key);
         self.working.insert(key.clone());
         Some(key)
@@ -148,7 +157,7 @@ impl<K: Clone + Eq + Hash + Ord> Drop for Working<K> {
         state.working.remove(&self.key);
         if state.wanted.contains(&self.key) {
             // Asked for while it was worked on.
-            state.ready.push_back(self.key.clone());
+            state.push(self.key.clone());
         }
         drop(state);
         self.queue.shared.wake.notify_one();
@@ -161,7 +170,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_key_is_handed_out_once_and_again_when_it_was_added_meanwhile() {
-        let queue = Queue::default();
+        let queue = Queue::named("test");
         queue.add("a");
         queue.add("a");
         let first = queue.next().await;
@@ -175,7 +184,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_earliest_timer_of_a_key_wins_and_rings_once() {
-        let queue = Queue::default();
+        let queue = Queue::named("test");
         let start = Instant::now();
         queue.add_after("a", Duration::from_secs(60));
         queue.add_after("a", Duration::from_secs(5));
@@ -188,7 +197,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn timers_that_were_replaced_do_not_pile_up() {
-        let queue = Queue::default();
+        let queue = Queue::named("test");
         for _ in 0..10_000 {
             queue.add_after("a", Duration::from_secs(3600));
             queue.add("a");
@@ -203,7 +212,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_workers_share_many_keys() {
-        let queue = Queue::default();
+        let queue = Queue::named("test");
         for key in 0..100 {
             queue.add(key);
         }

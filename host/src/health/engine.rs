@@ -14,6 +14,7 @@ use super::{Target, Verdict};
 use crate::model::metrics::{METRICS, Outcome};
 use crate::model::naming::ProxyKey;
 use crate::model::proxy::{Endpoint, ProbeMode};
+use crate::model::pulse::PULSE;
 
 /// Probes at once.
 const CONCURRENCY: usize = 256;
@@ -108,13 +109,16 @@ impl Engine {
     pub async fn run(self) {
         let permits = Arc::new(Semaphore::new(CONCURRENCY));
         let probes = TaskTracker::new();
+        let mut beat = PULSE.of("probes");
         loop {
+            beat.turned();
             let due = match self.next_due() {
                 Ok(due) => due,
                 Err(at) => {
                     tokio::select! {
                         () = self.shared.wake.notified() => {}
                         () = sleep_until(at) => {}
+                        () = beat.tick() => {}
                     }
                     continue;
                 }

@@ -11,6 +11,7 @@ use super::ledger::{Ledger, Mark, Slot};
 use super::state::{Holder, Reserved, State};
 use super::{Leasable, Lease, NoLease, Refusal, Wish};
 use crate::model::clock::Clock;
+use crate::model::pulse::PULSE;
 use crate::store::StoreError;
 
 /// Ended leases are cleared away this often; they end at their time all the same.
@@ -206,9 +207,11 @@ impl Allocator {
 
     /// Clears away what is over, for ever.
     pub async fn sweep(&self) {
+        let beat = PULSE.of("leases");
         loop {
             tokio::time::sleep(SWEEP).await;
             self.sweep_once().await;
+            beat.turned();
         }
     }
 

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::bootstrap;
 use super::error::FieldError;
 use super::login::Login;
+use super::proxy::ProxySpec;
+use super::spec_hash::spec_hash;
 
 /// Owner tags of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +68,36 @@ pub struct Request {
     pub must_reach: Vec<String>,
     /// Hash of what shapes the instance.
     pub spec_hash: String,
+}
+
+impl Request {
+    /// What this spec asks for. `digest`: of its own login, where it has one.
+    pub fn new(
+        spec: &ProxySpec,
+        identity: Identity,
+        login: Option<Login>,
+        must_reach: Vec<String>,
+        digest: Option<&str>,
+    ) -> Self {
+        Self {
+            identity,
+            image: spec.image.clone(),
+            size: spec.size.clone(),
+            location: spec.location.clone(),
+            parameters: Value::Object(spec.parameters.clone()),
+            port: spec.port,
+            protocol: spec.protocol.as_str(),
+            login,
+            bootstrap: None,
+            must_reach,
+            spec_hash: spec_hash(spec, digest).hash,
+        }
+    }
+
+    /// The same with its bootstrap, from this template or the default.
+    pub fn with_bootstrap(self, template: Option<&str>) -> Self {
+        Self { bootstrap: Some(bootstrap::render(template.unwrap_or(bootstrap::DEFAULT), &self)), ..self }
+    }
 }
 
 /// How an instance is.

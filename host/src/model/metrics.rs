@@ -1,9 +1,11 @@
 //! Every metric, in one place. `docs/operations.md` lists them, and a test compares. Of objects' names only those of Providers
 //! and their plugins are labels.
 
+mod control;
 mod provider;
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -12,6 +14,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub use self::control::QueueMetrics;
+use self::control::{Controllers, Name, Queues};
 use self::provider::Providers;
 pub use self::provider::{HeldBack, ProviderMetrics};
 
@@ -35,10 +39,9 @@ pub struct Metrics {
     pub plugin_cache: Family<Outcome, Counter>,
     /// Duration of compiling.
     pub plugin_compile_seconds: Histogram,
-    /// Passes over Proxies.
-    pub reconciles: Family<Outcome, Counter>,
-    /// Keys that wait for a worker.
-    pub queue_depth: Gauge,
+    controllers: Controllers,
+    queues: Queues,
+    leads: Family<Name, Gauge>,
     /// Answers to acquires.
     pub leases: Family<Outcome, Counter>,
     /// Probes.
@@ -61,8 +64,9 @@ impl Metrics {
             plugin_cache: Family::default(),
             // A provider in Rust takes a tenth of a second, one in JavaScript half a minute.
             plugin_compile_seconds: Histogram::new([0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]),
-            reconciles: Family::default(),
-            queue_depth: Gauge::default(),
+            controllers: Controllers::new(),
+            queues: Queues::new(),
+            leads: Family::default(),
             leases: Family::default(),
             probes: Family::default(),
             rest_unauthorized: Counter::default(),
@@ -81,8 +85,9 @@ impl Metrics {
             "Duration of compiling a plugin",
             metrics.plugin_compile_seconds.clone(),
         );
-        r.register("controller_runtime_reconcile", "Passes over Proxies, by outcome", metrics.reconciles.clone());
-        r.register("workqueue_depth", "Proxies that wait for a worker", metrics.queue_depth.clone());
+        metrics.controllers.register(r);
+        metrics.queues.register(r);
+        r.register("leader_election_master_status", "1: this replica leads", metrics.leads.clone());
         r.register("proxy_operator_lease_requests", "Requests for a lease, by outcome", metrics.leases.clone());
         r.register("proxy_operator_probes", "Probes of proxies, by outcome", metrics.probes.clone());
         r.register(
@@ -96,6 +101,21 @@ impl Metrics {
             metrics.collections.clone(),
         );
         metrics
+    }
+
+    /// Counts a pass of a controller.
+    pub fn reconciled(&self, controller: &'static str, result: &'static str, took: Duration) {
+        self.controllers.reconciled(controller, result, took);
+    }
+
+    /// Those of a work queue.
+    pub fn queue(&self, name: &'static str) -> QueueMetrics {
+        self.queues.of(name)
+    }
+
+    /// Whether this replica leads.
+    pub fn leads(&self, name: &'static str, leads: bool) {
+        self.leads.get_or_create(&Name { name }).set(leads.into());
     }
 
     /// Those of a Provider that uses this plugin.
@@ -134,16 +154,14 @@ mod tests {
     #[test]
     fn the_operations_page_lists_every_metric_and_no_other() {
         // A family without a value is not served.
-        for family in [
-            &METRICS.reconciles,
-            &METRICS.leases,
-            &METRICS.probes,
-            &METRICS.plugin_loads,
-            &METRICS.plugin_cache,
-            &METRICS.collections,
-        ] {
+        for family in
+            [&METRICS.leases, &METRICS.probes, &METRICS.plugin_loads, &METRICS.plugin_cache, &METRICS.collections]
+        {
             drop(family.get_or_create(&Outcome { outcome: "success" }));
         }
+        METRICS.reconciled("proxy", "error", Duration::ZERO);
+        METRICS.queue("proxy").added(1);
+        METRICS.leads("proxy-operator", false);
         let text = METRICS.text();
         let page = include_str!("../../../docs/operations.md");
         let mut served: Vec<_> =

@@ -18,14 +18,17 @@ use super::limits::{LIST_INSTANCES, LIST_PAGES};
 use super::load::Loaded;
 use super::log_rate::LogRate;
 use crate::model::clock::Clock;
-use crate::model::error::{CallError, ErrorKind, FieldError};
+use crate::model::error::{ByHost, CallError, ErrorKind, FieldError};
 use crate::model::instance::{Deletion, Description, Finding, Identity, Instance, Presence, Request};
+use crate::model::mandate::Mandate;
 use crate::model::metrics::METRICS;
 use crate::model::provider::Limits;
 use crate::model::secret::SecretBytes;
 
 /// Calls at once of all providers together; each holds a few MiB at most.
 const GLOBAL_CALLS: usize = 64;
+/// A replica that does not lead any more is about to end; until then it asks itself this often.
+const NOT_LEADING: Duration = Duration::from_secs(5);
 
 /// What the calls of all providers share.
 #[derive(Clone)]
@@ -33,17 +36,23 @@ pub struct Shared {
     clock: Arc<dyn Clock>,
     calls: Arc<Semaphore>,
     turns: Option<broadcast::Sender<Arc<str>>>,
+    mandate: Arc<Mandate>,
 }
 
 impl Shared {
     /// With the clock that guests see.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, calls: Arc::new(Semaphore::new(GLOBAL_CALLS)), turns: None }
+        Self { clock, calls: Arc::new(Semaphore::new(GLOBAL_CALLS)), turns: None, mandate: Arc::new(Mandate::always()) }
     }
 
     /// The same, where calls that keep failing are held back. Who only tries a plugin out wants to see each of them.
     pub fn holding_back(self) -> Self {
         Self { turns: Some(broadcast::channel(256).0), ..self }
+    }
+
+    /// The same, where backends are changed only while this holds.
+    pub fn under(self, mandate: Arc<Mandate>) -> Self {
+        Self { mandate, ..self }
     }
 
     /// Tells the name of each Provider of which more, or less, is held back from now on.
@@ -60,6 +69,7 @@ pub struct Handle {
     installation: String,
     context: Context,
     holding: Option<Holding>,
+    mandate: Arc<Mandate>,
 }
 
 /// Calls one export: its arguments are cloned into the call, which outlives a caller that gives up.
@@ -125,6 +135,7 @@ impl Handle {
             installation: installation.to_owned(),
             context,
             holding,
+            mandate: shared.mandate.clone(),
         }
     }
 
@@ -201,6 +212,11 @@ impl Handle {
     ) -> Result<T, CallError> {
         let Context { provider, plugin, metrics, .. } = &self.context;
         let version = &self.plugin.description.version;
+        // The last thing looked at before a backend is changed: a process may have been frozen anywhere above.
+        if matches!(function, "create" | "delete") && !self.mandate.holds(self.context.clock.monotonic()) {
+            let error = CallError::new(ErrorKind::Transient, "another replica of the operator leads");
+            return Err(CallError { by_host: Some(ByHost::HeldBack(NOT_LEADING)), ..error.with_reason("NotLeading") });
+        }
         let turn = match self.holding.as_ref().map(|holding| holding.admit(function)).transpose() {
             Ok(turn) => turn,
             Err(held) => {

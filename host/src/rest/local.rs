@@ -3,7 +3,7 @@
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get};
+use axum::routing::{delete, get, put};
 use axum::{Json, Router};
 
 use super::problem::Problem;
@@ -11,9 +11,20 @@ use crate::model::naming::ProxyKey;
 use crate::store::{Store, StoreError};
 use std::sync::Arc;
 
-/// Routes over objects.
-pub fn routes(store: Arc<dyn Store>) -> Router {
+/// Changes what is logged, or says why not.
+pub type SetLog = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+
+/// Routes over objects, and to what is logged.
+pub fn routes(store: Arc<dyn Store>, set_log: SetLog) -> Router {
+    let log = put(move |filter: String| async move {
+        set_log(filter.trim()).map_err(|why| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", why))?;
+        tracing::info!(filter = filter.trim(), "what is logged was changed");
+        Ok::<_, Problem>(StatusCode::NO_CONTENT)
+    });
     Router::new()
+        .route("/log", log)
+        .route("/abandoned", get(abandoned))
+        .route("/abandoned/{key}", delete(forget))
         .route("/proxies", get(proxies))
         .route("/providers", get(providers))
         .route("/proxies/{namespace}/{name}", delete(delete_proxy))
@@ -34,6 +45,18 @@ async fn providers(State(store): State<Arc<dyn Store>>) -> Response {
     Json(store.providers()).into_response()
 }
 
+async fn abandoned(State(store): State<Arc<dyn Store>>) -> Result<Response, Problem> {
+    let all = store.abandoned().await.map_err(failed)?;
+    Ok(Json(all).into_response())
+}
+
+async fn forget(State(store): State<Arc<dyn Store>>, Path(key): Path<String>) -> Result<StatusCode, Problem> {
+    match store.forget_abandoned(&key).await.map_err(failed)? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(failed(StoreError::NotFound(format!("abandoned instance {key}")))),
+    }
+}
+
 async fn delete_proxy(
     State(store): State<Arc<dyn Store>>,
     Path((namespace, name)): Path<(String, String)>,
@@ -51,11 +74,12 @@ async fn to_the_end(write: impl Future<Output = Result<(), StoreError>> + Send +
 }
 
 fn accepted(outcome: Result<(), StoreError>) -> Result<StatusCode, Problem> {
-    match outcome {
-        Ok(()) => Ok(StatusCode::ACCEPTED),
-        Err(error @ StoreError::NotFound(_)) => {
-            Err(Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string()))
-        }
-        Err(error) => Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", error.to_string())),
+    outcome.map(|()| StatusCode::ACCEPTED).map_err(failed)
+}
+
+fn failed(error: StoreError) -> Problem {
+    match error {
+        StoreError::NotFound(_) => Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
+        _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", error.to_string()),
     }
 }

@@ -1,18 +1,33 @@
 //! The ports beside the API: health and metrics.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use tower::ServiceExt;
 
+use super::problem::Problem;
 use crate::model::metrics::METRICS;
+use crate::model::pulse::Pulse;
 
-/// `/healthz`: the event loop turns, or this would not be answered. `/readyz`: every Provider was looked at once.
-pub fn health(ready: Arc<AtomicBool>) -> Router {
+/// A new leader is found within seconds.
+const STANDBY_RETRY: Duration = Duration::from_secs(2);
+
+/// `/healthz`: every loop turns; it names those that do not. `/readyz`: every Provider was looked at once, or this replica
+/// stands by.
+pub fn health(ready: Arc<AtomicBool>, pulse: &'static Pulse) -> Router {
+    let healthz = move || async move {
+        match pulse.silent() {
+            silent if silent.is_empty() => (StatusCode::OK, "ok\n".to_owned()),
+            silent => (StatusCode::SERVICE_UNAVAILABLE, format!("these loops do not turn: {}\n", silent.join(", "))),
+        }
+    };
     let readyz = move || async move {
         if ready.load(Ordering::Acquire) {
             (StatusCode::OK, "ok\n")
@@ -20,7 +35,24 @@ pub fn health(ready: Arc<AtomicBool>) -> Router {
             (StatusCode::SERVICE_UNAVAILABLE, "starting\n")
         }
     };
-    Router::new().route("/healthz", get(|| async { "ok\n" })).route("/readyz", get(readyz))
+    Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz))
+}
+
+/// The API once it is there; until then this replica stands by, and says so.
+pub fn standby(api: Arc<OnceLock<Router>>) -> Router {
+    let answer = move |request: Request| async move {
+        match api.get() {
+            Some(api) => api.clone().oneshot(request).await.into_response(),
+            None => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "no_leader",
+                "this replica stands by: ask the one that leads, or come again",
+            )
+            .retry_after(STANDBY_RETRY)
+            .into_response(),
+        }
+    };
+    Router::new().fallback(answer)
 }
 
 /// `/metrics`.

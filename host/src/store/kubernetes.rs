@@ -2,6 +2,8 @@
 
 mod abandoned;
 mod cache;
+mod claim;
+pub mod election;
 mod events;
 mod plugins;
 mod secrets;
@@ -48,15 +50,27 @@ pub struct KubeStore {
 }
 
 impl KubeStore {
-    /// Connects; on return all Proxies and Providers were listed once. `namespace` is the operator's own.
+    /// Connects; on return all Proxies and Providers were listed once. `namespace` is the operator's own. `installation`:
+    /// the id to use instead of the cluster's own.
     ///
     /// # Errors
-    /// When the API server does not answer, or refuses.
-    pub async fn connect(config: kube::Config, namespace: &str) -> Result<Arc<Self>, StoreError> {
+    /// When the API server does not answer, or refuses, or another installation serves the cluster.
+    pub async fn connect(
+        config: kube::Config,
+        namespace: &str,
+        installation: Option<String>,
+    ) -> Result<Arc<Self>, StoreError> {
         let api_server = tokens::api_server(&config);
         let client = Client::try_from(config).map_err(|e| StoreError::Unavailable(e.to_string()))?;
-        let system: Api<Namespace> = Api::all(client.clone());
-        let installation = system.get("kube-system").await.map_err(|e| store_error("Namespace kube-system", e))?.uid();
+        claim::claim(&client, namespace).await?;
+        let installation = match installation {
+            Some(id) => id,
+            None => {
+                let system: Api<Namespace> = Api::all(client.clone());
+                let system = system.get("kube-system").await.map_err(|e| store_error("Namespace kube-system", e))?;
+                system.uid().unwrap_or_default()
+            }
+        };
         let secrets = KubeSecrets::new(client.clone(), namespace);
         let login_keys = secrets.login_keys().await?;
         let (changes, _) = broadcast::channel(4096);
@@ -67,7 +81,7 @@ impl KubeStore {
             events: Events::start(client.clone(), namespace),
             abandoned: abandoned::List::new(client.clone(), namespace),
             namespace: namespace.to_owned(),
-            installation: installation.unwrap_or_default(),
+            installation,
             plugins: plugins::Seen::default(),
             secrets,
             login_keys: Mutex::new(login_keys),
@@ -75,11 +89,19 @@ impl KubeStore {
             client,
             changes,
         });
-        this.secrets.fill().await?;
-        this.namespaces.fill().await?;
-        this.providers.fill().await?;
-        this.proxies.fill().await?;
+        this.refresh().await?;
         Ok(this)
+    }
+
+    /// Reads everything anew: what a leader decides first must not rest on what its predecessor changed since.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or refuses.
+    pub async fn refresh(&self) -> Result<(), StoreError> {
+        self.secrets.fill().await?;
+        self.namespaces.fill().await?;
+        self.providers.fill().await?;
+        self.proxies.fill().await
     }
 
     /// Follows the API server. Ends never.

@@ -14,7 +14,6 @@ use crate::model::error::{CallError, ErrorKind, list_fields};
 use crate::model::instance::{Identity, Owner, Request, check_schema};
 use crate::model::login::{Login, LoginKey};
 use crate::model::proxy::{AuthMode, Protocol, ProxySpec};
-use crate::model::spec_hash::spec_hash;
 use crate::plugin::grants::Grants;
 use crate::plugin::handle::{Handle, Shared};
 
@@ -202,32 +201,25 @@ impl CallArgs {
             None => {}
         }
         let proxy_uid = self.uid.clone().or(meta.uid).unwrap_or_else(|| UID.into());
-        Ok(Request {
-            login: self.login(&spec, &proxy_uid)?,
-            identity: Identity {
-                owner: Owner {
-                    installation: self.installation.clone(),
-                    proxy_uid,
-                    namespace: meta.namespace.unwrap_or_else(|| "default".into()),
-                    name: meta.name.unwrap_or_else(|| "proxy".into()),
-                },
-                incarnation: self.incarnation,
-                attempt: self.attempt,
-                placement: self.placement.clone().unwrap_or_default(),
-                provider_id: self.provider_id.clone(),
-                backend_id: self.backend_id.clone(),
-                continuation: self.continuation.clone(),
+        let login = self.login(&spec, &proxy_uid)?;
+        let identity = Identity {
+            owner: Owner {
+                installation: self.installation.clone(),
+                proxy_uid,
+                namespace: meta.namespace.unwrap_or_else(|| "default".into()),
+                name: meta.name.unwrap_or_else(|| "proxy".into()),
             },
-            image: spec.image.clone(),
-            size: spec.size.clone(),
-            location: spec.location.clone(),
-            parameters: Value::Object(spec.parameters.clone()),
-            port: spec.port,
-            protocol: spec.protocol.as_str(),
-            bootstrap: None,
-            must_reach: vec![],
-            spec_hash: self.spec_hash.clone().unwrap_or_else(|| spec_hash(&spec, None).hash),
-        })
+            incarnation: self.incarnation,
+            attempt: self.attempt,
+            placement: self.placement.clone().unwrap_or_default(),
+            provider_id: self.provider_id.clone(),
+            backend_id: self.backend_id.clone(),
+            continuation: self.continuation.clone(),
+        };
+        let request =
+            Request::new(&spec, identity, login, vec![], None).with_bootstrap(bench.provider.spec.bootstrap.as_deref());
+        let spec_hash = self.spec_hash.clone().unwrap_or_else(|| request.spec_hash.clone());
+        Ok(Request { spec_hash, ..request })
     }
 
     fn login(&self, spec: &ProxySpec, uid: &str) -> anyhow::Result<Option<Login>> {

@@ -59,23 +59,23 @@ impl Providers {
         let changed = self.remember(&name, State::from(built), provider, entry);
         let says = Says::new(false, kept.0, format!("being deleted: {}", kept.1));
         let targets = provider.status.as_ref().map(|s| s.targets.clone()).unwrap_or_default();
-        let again = match self.write(provider, entry, says, targets).await {
-            Err(StoreError::Conflict(_)) => CONFLICT_RETRY,
-            Err(_) => CHECK_BAD,
-            Ok(()) => LOOK,
+        let (again, failed) = match self.write(provider, entry, says, targets).await {
+            Err(StoreError::Conflict(_)) => (CONFLICT_RETRY, true),
+            Err(_) => (CHECK_BAD, true),
+            Ok(()) => (LOOK, false),
         };
-        Pass { again, changed, listed: listed.ok() }
+        Pass { again, changed, failed, listed: listed.ok() }
     }
 
     async fn release(&self, provider: &Provider) -> Pass {
         let name = provider.name_any();
         if !provider.has_finalizer() {
             // Finalizers of others are theirs.
-            return Pass { again: CHECK_BAD, changed: false, listed: None };
+            return Pass { again: CHECK_BAD, changed: false, failed: false, listed: None };
         }
         if let Err(error) = self.store.set_provider_finalizer(provider, false).await {
             tracing::debug!(provider = name, %error, "its finalizer is removed next time");
-            return Pass { again: CONFLICT_RETRY, changed: false, listed: None };
+            return Pass { again: CONFLICT_RETRY, changed: false, failed: true, listed: None };
         }
         self.creates_end().remove(&provider.uid().unwrap_or_default());
         if is_annotated(provider, SKIP_CLEANUP) {
@@ -86,7 +86,7 @@ impl Providers {
                 message: format!("released by {SKIP_CLEANUP}; nobody looks for what is left at its backend"),
             });
         }
-        Pass { again: Duration::ZERO, changed: true, listed: None }
+        Pass { again: Duration::ZERO, changed: true, failed: false, listed: None }
     }
 
     /// What still keeps it: reason and text; none: nothing.

@@ -12,7 +12,6 @@ use crate::model::instance::{Request, check_schema};
 use crate::model::login::{Login, LoginKey};
 use crate::model::naming::{ProxyKey, identity};
 use crate::model::proxy::{AuthMode, InstanceStatus, Proxy};
-use crate::model::spec_hash::spec_hash;
 use crate::plugin::grants::SecretError;
 use crate::plugin::handle::Handle;
 
@@ -90,18 +89,8 @@ impl Driver {
             }),
         };
         let identity = identity(self.store.installation(), proxy, &instance);
-        let request = |login: Option<Login>| Request {
-            identity: identity.clone(),
-            image: proxy.spec.image.clone(),
-            size: proxy.spec.size.clone(),
-            location: proxy.spec.location.clone(),
-            parameters: Value::Object(proxy.spec.parameters.clone()),
-            port: proxy.spec.port,
-            protocol: proxy.spec.protocol.as_str(),
-            login,
-            bootstrap: None,
-            must_reach: must_reach(&self.judge),
-            spec_hash: spec_hash(&proxy.spec, own.newest()).hash,
+        let request = |login: Option<Login>| {
+            Request::new(&proxy.spec, identity.clone(), login, must_reach(&self.judge), own.newest())
         };
         match call {
             Call::Validate => {
@@ -117,7 +106,8 @@ impl Driver {
             Call::Place(avoid) => handle.place(&request(None), avoid).await.map(Answer::Placed),
             Call::Create => {
                 let login = self.login(proxy, Some(&instance), keys, Some(handle), own).await?;
-                handle.create(&request(login)).await.map(Answer::Created)
+                let template = self.store.provider(&proxy.spec.provider).and_then(|p| p.spec.bootstrap.clone());
+                handle.create(&request(login).with_bootstrap(template.as_deref())).await.map(Answer::Created)
             }
             Call::Get => handle.get(&identity).await.map(Answer::Got),
             Call::Delete => handle.delete(&identity).await.map(Answer::Deleted),

@@ -7,6 +7,7 @@ use crate::lease::ledger::LocalLedger;
 use crate::lease::{Reason, Refusal, Wish};
 use crate::model::clock::ManualClock;
 use crate::model::instance::Owner;
+use crate::model::mandate::Mandate;
 use crate::plugin::engine::Runtime;
 use crate::plugin::load::Loader;
 use crate::plugin::registry::Registry;
@@ -45,7 +46,8 @@ impl Lab {
         let registry = Arc::new(Registry::new(Arc::new(loader), "put NAME.wasm there"));
         let objects: Arc<dyn Store> = store.clone();
         let artifacts = Artifacts::new(registry.clone(), clock.clone(), dir.path(), vec![]);
-        let providers = Arc::new(Providers::new(objects.clone(), registry, artifacts, clock.clone()));
+        let providers =
+            Arc::new(Providers::new(objects.clone(), registry, artifacts, clock.clone(), Arc::new(Mandate::always())));
         let driver = Driver::new(
             objects,
             providers,

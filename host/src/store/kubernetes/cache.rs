@@ -13,6 +13,7 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::{key_of, store_error};
+use crate::model::pulse::PULSE;
 use crate::store::StoreError;
 
 /// Objects of a list request; more would hold much in memory at once.
@@ -37,9 +38,14 @@ where
         Self { labels: Some(selector.to_owned()), ..self }
     }
 
-    /// Lists everything once.
+    /// Lists everything; what is gone is forgotten.
     pub async fn fill(&self) -> Result<(), StoreError> {
-        self.list().await.map(drop)
+        let before: Vec<Arc<T>> = self.all();
+        let there: BTreeSet<String> = self.list().await?.iter().map(|object| key_of(&**object)).collect();
+        for gone in before.iter().filter(|object| !there.contains(&key_of(&***object))) {
+            self.drop(&key_of(&**gone), gone.uid().as_deref());
+        }
+        Ok(())
     }
 
     /// All that there is now, page by page.
@@ -64,7 +70,13 @@ where
         let config = watcher::Config { label_selector: self.labels.clone(), ..watcher::Config::default() };
         let mut stream = watcher(self.api.clone(), config).default_backoff().boxed();
         let mut listed: Option<BTreeSet<String>> = None;
-        while let Some(event) = stream.next().await {
+        let mut beat = PULSE.of("watch");
+        loop {
+            let event = tokio::select! {
+                event = stream.next() => event,
+                () = beat.tick() => continue,
+            };
+            let Some(event) = event else { return };
             match event {
                 Ok(watcher::Event::Init) => listed = Some(BTreeSet::new()),
                 Ok(watcher::Event::InitApply(object)) => {
