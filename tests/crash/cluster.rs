@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proxy_operator_tests::apiserver::ApiServer;
-use proxy_operator_tests::backend::{Backend, CLOUD_TOKEN, CloudApi};
+use proxy_operator_tests::backend::{Backend, CloudApi};
 use proxy_operator_tests::interceptor::Interceptor;
 use proxy_operator_tests::kube_api::{GROUP, KubeApi, is_ready};
-use proxy_operator_tests::kube_lab::{cloud_secret, operator_args, pack, provider_of};
+use proxy_operator_tests::kube_lab::{cluster_with, operator_args, provider_of};
 use proxy_operator_tests::process::{PATIENCE, Process};
-use proxy_operator_tests::root;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -18,9 +17,15 @@ use crate::points::{Points, ToApiServer, ToCloud};
 /// The Provider of all Proxies.
 pub const PROVIDER: &str = "shared";
 
+/// An election whose leases are over soon.
+pub const SHORT_LEASE: [&str; 6] =
+    ["--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "1s"];
+
 /// The lab.
 pub struct Cluster {
     operator: Option<Process>,
+    /// Whether the operator takes part in an election, which after a crash it has to wait for.
+    elects: bool,
     pub points: Arc<Points>,
     pub api: KubeApi,
     pub cloud: CloudApi,
@@ -35,14 +40,7 @@ impl Cluster {
     /// Starts all of it, with a Provider that is Ready. None where there is no API server to be had.
     pub async fn start() -> Option<Self> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let server = ApiServer::start()?;
-        server.apply_crds();
-        server.run(&["create", "namespace", "proxy-operator"], None);
-        for plugin in ["sandbox", "static"] {
-            let packed = pack(&root().join(format!("bin/plugins/{plugin}.wasm")));
-            server.run(&["apply", "--server-side", "-f", "-"], Some(&packed));
-        }
-        server.run(&["apply", "-f", "-"], Some(&cloud_secret(CLOUD_TOKEN)));
+        let server = cluster_with(&["sandbox", "static"])?;
         let dir = tempfile::tempdir().unwrap();
         let backend = Backend::start(dir.path());
         let (points, cloud) = (Arc::new(Points::default()), backend.api());
@@ -58,7 +56,18 @@ impl Cluster {
         });
         std::fs::write(dir.path().join("kubeconfig"), kubeconfig.to_string()).unwrap();
         let api = KubeApi::of(&server);
-        let mut this = Self { operator: None, points, api, cloud, cloud_way, _api_way: api_way, backend, dir, server };
+        let mut this = Self {
+            operator: None,
+            elects: false,
+            points,
+            api,
+            cloud,
+            cloud_way,
+            _api_way: api_way,
+            backend,
+            dir,
+            server,
+        };
         this.apply(&this.provider(PROVIDER));
         this.start_operator();
         this.wait("the Provider is Ready", async |c| c.provider_of(PROVIDER).await.filter(is_ready).map(drop)).await;
@@ -96,7 +105,23 @@ impl Cluster {
     }
 
     fn args(&self) -> Vec<String> {
-        operator_args(&self.dir.path().join("kubeconfig"), &self.dir.path().join("data"), &self.backend.judge_url)
+        let (kubeconfig, data) = (self.dir.path().join("kubeconfig"), self.dir.path().join("data"));
+        let mut args = operator_args(&kubeconfig, &data, &self.backend.judge_url);
+        match self.elects {
+            true => args.extend(SHORT_LEASE.map(str::to_owned)),
+            false => args.extend(["--leader-elect", "false"].map(str::to_owned)),
+        }
+        args
+    }
+
+    /// From its next start on the operator takes part in an election.
+    pub fn elect(&mut self) {
+        self.elects = true;
+    }
+
+    /// Sends the operator a signal.
+    pub fn signal_operator(&self, name: &str) {
+        self.operator.as_ref().expect("it runs").signal(name);
     }
 
     /// Waits until the condition answers something; nothing that must not be may be meanwhile.

@@ -11,6 +11,8 @@ use crate::scenario::Scenario;
 /// Something that lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
 pub enum Effect {
+    /// The cluster is claimed for this installation.
+    ClusterClaimed,
     /// The key of derived logins is stored.
     LoginKeyCreated,
     /// A Provider says how it is.
@@ -65,13 +67,21 @@ pub enum Effect {
     AbandonedCreated,
     /// An entry is added to it.
     AbandonedAdded,
+    /// The first leader of all makes its Lease.
+    LeaseCreated,
+    /// A leader takes the Lease of a dead one.
+    LeaseTaken,
+    /// A leader renews its Lease.
+    LeaseRenewed,
+    /// A leader that stops gives its Lease back.
+    LeaseGivenBack,
 }
 
 impl Effect {
     /// In what it is reached.
     pub fn scenario(self) -> Scenario {
         match self {
-            Self::LoginKeyCreated => Scenario::FirstStart,
+            Self::ClusterClaimed | Self::LoginKeyCreated => Scenario::FirstStart,
             Self::ProviderStatusShown | Self::ProviderFinalizerSet => Scenario::NewProvider,
             Self::ProviderFinalizerRemoved => Scenario::PartWithProvider,
             Self::PluginHeld => Scenario::UsePlugin,
@@ -91,17 +101,21 @@ impl Effect {
             Self::EventRepeated | Self::MachineStarted => Scenario::Stopped,
             Self::DeletionShown | Self::MachineDeleted | Self::FinalizerRemoved => Scenario::Delete,
             Self::AbandonedCreated | Self::AbandonedAdded => Scenario::Abandon,
+            Self::LeaseCreated => Scenario::FirstElection,
+            Self::LeaseTaken => Scenario::Succeed,
+            Self::LeaseRenewed => Scenario::Lead,
+            Self::LeaseGivenBack => Scenario::Resign,
         }
     }
 
-    /// What a request to the API server that may change something does. `before`: the status of its Proxy as last stored.
+    /// What a request to the API server that may change something does. `before`: the object as last stored.
     pub fn on_api_server(asked: &Asked, before: &Value) -> Option<Self> {
         let path: Vec<&str> = asked.path.trim_start_matches('/').split('/').collect();
         let name = asked.body["metadata"]["name"].as_str().unwrap_or_default();
         let either = |finalizer, set, removed| Some(if has_finalizer(&asked.body, finalizer) { set } else { removed });
         match (asked.method.as_str(), path.as_slice()) {
             ("PUT", ["apis", "crawl.example.com", _, "namespaces", _, "proxies", _, "status"]) => {
-                Some(Self::of_status(&asked.body, before))
+                Some(Self::of_status(&asked.body, &before["status"]))
             }
             ("PATCH", ["apis", "crawl.example.com", _, "namespaces", _, "proxies", _]) => {
                 either(PROXY_FINALIZER, Self::FinalizerSet, Self::FinalizerRemoved)
@@ -126,6 +140,18 @@ impl Effect {
             ("PUT", ["api", "v1", "namespaces", _, "secrets", _]) => Some(Self::LoginReplaced),
             ("POST", ["apis", "events.k8s.io", "v1", "namespaces", _, "events"]) => Some(Self::EventCreated),
             ("PATCH", ["apis", "events.k8s.io", "v1", "namespaces", _, "events", _]) => Some(Self::EventRepeated),
+            ("PATCH", ["apis", "apiextensions.k8s.io", "v1", "customresourcedefinitions", _]) => {
+                Some(Self::ClusterClaimed)
+            }
+            ("POST", ["apis", "coordination.k8s.io", "v1", "namespaces", _, "leases"]) => Some(Self::LeaseCreated),
+            ("PUT", ["apis", "coordination.k8s.io", "v1", "namespaces", _, "leases", _]) => {
+                let holder = &asked.body["spec"]["holderIdentity"];
+                Some(match (holder == "", *holder == before["spec"]["holderIdentity"]) {
+                    (true, _) => Self::LeaseGivenBack,
+                    (false, true) => Self::LeaseRenewed,
+                    (false, false) => Self::LeaseTaken,
+                })
+            }
             _ => None,
         }
     }

@@ -3,6 +3,8 @@
 mod cluster;
 mod effect;
 mod points;
+mod quiet;
+mod replicas;
 mod scenario;
 
 use strum::VariantArray;

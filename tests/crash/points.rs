@@ -32,8 +32,8 @@ struct State {
     /// The operator counts as dead: nothing of it passes.
     frozen: bool,
     armed: Option<Armed>,
-    /// By UID: the status of each Proxy as last stored.
-    statuses: HashMap<String, Value>,
+    /// By UID: each Proxy and Lease as last stored.
+    stored: HashMap<String, Value>,
     /// By machine: the namespace of its Proxy.
     owners: HashMap<String, String>,
     /// Namespaces whose Proxies may have the next instance beside the one that serves.
@@ -109,7 +109,7 @@ impl State {
 
     fn on_api_server(&self, asked: &Asked) -> Option<Effect> {
         let uid = asked.body["metadata"]["uid"].as_str().unwrap_or_default();
-        Effect::on_api_server(asked, self.statuses.get(uid).unwrap_or(&Value::Null))
+        Effect::on_api_server(asked, self.stored.get(uid).unwrap_or(&Value::Null))
     }
 }
 
@@ -126,10 +126,10 @@ impl Onlooker for ToApiServer {
         let mut state = self.0.lock();
         let effect = state.on_api_server(asked).filter(|_| status.is_success());
         if status.is_success()
-            && body["kind"] == "Proxy"
+            && (body["kind"] == "Proxy" || body["kind"] == "Lease")
             && let Some(uid) = body["metadata"]["uid"].as_str()
         {
-            state.statuses.insert(uid.to_owned(), body["status"].clone());
+            state.stored.insert(uid.to_owned(), body.clone());
         }
         state.passes(effect, Moment::After, &asked.path.split('/').collect::<Vec<_>>())
     }

@@ -14,13 +14,16 @@ const OWN: &str = "proxy-operator";
 const SECRETS: &str = "/api/v1/namespaces/proxy-operator/secrets";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/proxy-operator/configmaps";
 const ABANDONED: &str = "/api/v1/namespaces/proxy-operator/configmaps/proxy-operator-abandoned";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/proxy-operator/leases";
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const CRD: &str = "proxies.crawl.example.com";
 /// A plugin that is used by no Provider but that of a scenario.
 const PLUGIN: &str = "plugin-static";
 
 /// What happens while the operator is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// The operator starts in a cluster without a key of logins.
+    /// The operator starts in a cluster that it never was in.
     FirstStart,
     /// A Provider is made.
     NewProvider,
@@ -40,6 +43,14 @@ pub enum Scenario {
     Delete,
     /// A Proxy is given up.
     Abandon,
+    /// The first leader of all is elected.
+    FirstElection,
+    /// The leader is dead, and another comes.
+    Succeed,
+    /// A leader goes on leading.
+    Lead,
+    /// A leader is told to stop.
+    Resign,
 }
 
 impl Cluster {
@@ -50,7 +61,9 @@ impl Cluster {
         let what = format!("{effect:?} {moment:?}");
         let proxy = self.prepare(scenario, effect, name).await;
         let scope = match scenario {
+            Scenario::FirstStart if effect == Effect::ClusterClaimed => CRD,
             Scenario::FirstStart | Scenario::Abandon => OWN,
+            Scenario::FirstElection | Scenario::Succeed | Scenario::Lead | Scenario::Resign => OWN,
             Scenario::UsePlugin | Scenario::LeavePlugin => PLUGIN,
             _ => name,
         };
@@ -70,6 +83,25 @@ impl Cluster {
             Scenario::FirstStart => {
                 self.kill_operator();
                 self.api.delete(&format!("{SECRETS}/proxy-operator-key")).await;
+                let unclaimed = json!({"metadata": {"annotations": {"crawl.example.com/installation": null}}});
+                self.api.patch(&format!("{CRDS}/{CRD}"), unclaimed).await;
+            }
+            Scenario::FirstElection => {
+                self.elect();
+                self.kill_operator();
+                self.api.delete(&format!("{LEASES}/proxy-operator")).await;
+            }
+            Scenario::Succeed => {
+                self.elect();
+                self.kill_operator();
+            }
+            Scenario::Lead | Scenario::Resign => {
+                self.elect();
+                self.kill_operator();
+                self.start_operator();
+                self.make_namespace(name).await;
+                self.make_proxy(name).await;
+                return self.wait_ready(name).await;
             }
             Scenario::NewProvider | Scenario::UsePlugin => {}
             Scenario::PartWithProvider => {
@@ -84,9 +116,6 @@ impl Cluster {
             Scenario::Rebuild | Scenario::Stopped | Scenario::Delete => {
                 self.make_namespace(name).await;
                 self.make_proxy(name).await;
-                if scenario == Scenario::Rebuild {
-                    self.points.may_surge(name);
-                }
                 return self.wait_ready(name).await;
             }
             Scenario::Abandon => {
@@ -106,11 +135,14 @@ impl Cluster {
     /// Begins it.
     async fn begin(&mut self, scenario: Scenario, name: &str) {
         match scenario {
-            Scenario::FirstStart => self.launch_operator(),
+            Scenario::FirstStart | Scenario::FirstElection | Scenario::Succeed => self.launch_operator(),
+            Scenario::Lead => {}
+            Scenario::Resign => self.signal_operator("TERM"),
             Scenario::NewProvider | Scenario::UsePlugin => self.make_provider(scenario, name),
             Scenario::PartWithProvider | Scenario::LeavePlugin => self.part_with(name).await,
             Scenario::Create => self.make_proxy(name).await,
             Scenario::Rebuild => {
+                self.points.may_surge(name);
                 self.api.patch(&proxy_path(name), json!({"spec": {"rebuildToken": "again"}})).await;
             }
             Scenario::Stopped => {
@@ -158,6 +190,19 @@ impl Cluster {
             Scenario::LeavePlugin => {
                 let released = format!("{what}: the plugin is released");
                 self.wait(&released, async |c| (!c.plugin_is_held().await).then_some(())).await;
+            }
+            Scenario::FirstElection | Scenario::Succeed => {
+                // Whoever leads acts.
+                self.make_namespace(name).await;
+                self.make_proxy(name).await;
+                self.wait_one_machine(what, name).await;
+                self.api.delete(&proxy_path(name)).await;
+            }
+            Scenario::Lead | Scenario::Resign => {
+                // Acting goes on: a change that nobody has seen yet is followed.
+                self.begin(Scenario::Rebuild, name).await;
+                self.wait(what, async |c| (c.proxy(name).await?["status"]["rebuilds"] == 1).then_some(())).await;
+                self.api.delete(&proxy_path(name)).await;
             }
             Scenario::Create | Scenario::Stopped => {
                 self.wait_one_machine(what, name).await;

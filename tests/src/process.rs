@@ -67,11 +67,21 @@ impl Process {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Sends it a signal: TERM, STOP, CONT.
+    pub fn signal(&self, name: &str) {
+        // The child was not waited for yet, so its id is its own.
+        let told = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Asks it to end, and waits until it did; answers its exit code.
     pub fn stop(mut self) -> Option<i32> {
-        // The child was not waited for yet, so its id is its own.
-        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(told.success());
+        self.signal("TERM");
         let until = Instant::now() + PATIENCE;
         loop {
             match self.child.try_wait().unwrap() {
