@@ -137,6 +137,7 @@ async fn what_was_given_up_without_credentials_lives_on_and_is_reported_once_the
     assert!(says.contains("kubectl annotate provider demo crawl.example.com/skip-cleanup=true"), "{says}");
     api.run(&["annotate", "pxp", "demo", "crawl.example.com/skip-cleanup=true"], None);
     api.run(&["wait", "--for=delete", "pxp/demo", "--timeout=60s"], None);
+    lab.wait_event("default", "Abandoned", "demo", "nobody looks for what is left at its backend");
     let plugin = api.run(&[CONFIG_MAPS.as_slice(), &["yaml", "plugin-sandbox"]].concat(), None);
     assert!(!plugin.contains(PLUGIN_FINALIZER), "nobody uses it");
 

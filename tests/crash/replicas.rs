@@ -116,6 +116,12 @@ impl Replicas {
         self.both.push(Replica { process, metrics: address(&line, "metrics=") });
     }
 
+    /// What was told, oldest first.
+    fn events(&self) -> String {
+        let columns = "custom-columns=AT:.firstTimestamp,OBJECT:.involvedObject.name,REASON:.reason,TEXT:.message";
+        self.server.run(&["get", "events", "-A", "-o", columns, "--sort-by=.metadata.creationTimestamp"], None)
+    }
+
     async fn leads(&self, replica: &Replica) -> bool {
         let asked = self.client.get(format!("{}/metrics", replica.metrics)).send().await;
         let Ok(answer) = asked else { return false };
@@ -189,15 +195,13 @@ async fn a_leader_that_was_frozen_does_nothing_twice_when_it_wakes() {
     }
     let lates = CHANGES_OF_LEADER;
     replicas.wait("what was deleted is gone", async |r| r.api.list(PROXIES).await.len() == BATCH + lates).await;
-    let owners = |machines: Vec<Value>| {
-        let mut owners: Vec<_> = machines.iter().map(|m| m["owner"]["proxyUid"].to_string()).collect();
-        owners.sort();
-        owners
-    };
-    let mut proxies: Vec<_> =
-        replicas.api.list(PROXIES).await.iter().map(|p| p["metadata"]["uid"].to_string()).collect();
-    proxies.sort();
-    assert_eq!(owners(replicas.cloud.machines().await), proxies, "one machine per Proxy");
+    let machines = replicas.cloud.machines().await;
+    for proxy in replicas.api.list(PROXIES).await {
+        let uid = &proxy["metadata"]["uid"];
+        let its: Vec<_> = machines.iter().filter(|machine| machine["owner"]["proxyUid"] == *uid).collect();
+        assert_eq!(its.len(), 1, "{proxy} has {its:?}\n{}", replicas.events());
+    }
+    assert_eq!(machines.len(), BATCH + lates, "{machines:?}\n{}", replicas.events());
     for (machine, Machine { made, deleted }) in replicas.log.0.lock().unwrap().iter() {
         assert!(*made <= 1 && *deleted <= 1, "{machine} was made {made} times and deleted {deleted} times");
     }

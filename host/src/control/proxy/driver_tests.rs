@@ -156,3 +156,15 @@ async fn only_what_a_listing_lacks_is_looked_at_and_a_running_pass_does_not_lose
     lab.driver.remember(&lab.proxy(), running);
     assert_eq!(lab.driver.lock()[&key()].listed.map(|l| l.running), Some(false));
 }
+
+/// Of an object that is gone, Kubernetes is told nothing: whoever gave up a proxy never heard what was left of it.
+#[tokio::test]
+async fn what_is_given_up_is_told_while_its_object_is_there() {
+    let lab = Lab::new().await;
+    let outdated = lab.proxy();
+    lab.store.set_proxy_status(&outdated, ProxyStatus { rebuilds: 1, ..ProxyStatus::default() }).await.unwrap();
+    let given_up = Memory { abandoned: true, ..Memory::default() };
+    let kept = lab.driver.finalize(&outdated, false, &given_up).await;
+    assert!(matches!(kept, Err(StoreError::Conflict(_))));
+    assert!(lab.store.events().iter().any(|told| told.reason == "Abandoned"));
+}
