@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use proxy_operator_tests::kube_api::{GROUP, KubeApi, condition};
 use proxy_operator_tests::kube_lab::{Lab, pack};
 use proxy_operator_tests::process::PATIENCE;
 use proxy_operator_tests::root;
-use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -14,51 +14,18 @@ use tokio::sync::mpsc;
 use super::table::{Table, Target, millis, quantile};
 
 const TIMES: usize = 9;
-const GROUP: &str = "/apis/crawl.example.com/v1alpha1";
 const PLUGINS: &str = "/api/v1/namespaces/proxy-operator/configmaps";
 
-/// The API server, spoken to as kubectl does once it runs: starting kubectl takes longer than what is measured.
-struct Api<'a> {
-    lab: &'a Lab,
-    client: Client,
-    token: String,
-}
-
-impl Api<'_> {
-    async fn send(&self, method: reqwest::Method, path: &str, body: Option<Value>) -> Value {
-        let mut request = self.client.request(method, format!("{}{path}", self.lab.api.url())).bearer_auth(&self.token);
-        if let Some(body) = body {
-            request = request.header("content-type", "application/json").body(body.to_string());
+/// Until the condition `Ready` of the Provider is this.
+async fn provider(api: &KubeApi, status: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let provider = api.get(&format!("{GROUP}/providers/demo")).await.expect("the Provider");
+        if condition(&provider, "Ready")["status"] == status {
+            return;
         }
-        let answer = request.send().await.expect("the API server answers");
-        assert!(answer.status().is_success(), "{path}: {}", answer.text().await.unwrap_or_default());
-        answer.json().await.expect("JSON")
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        self.send(reqwest::Method::GET, path, None).await
-    }
-
-    async fn create(&self, path: &str, object: Value) {
-        self.send(reqwest::Method::POST, path, Some(object)).await;
-    }
-
-    async fn delete(&self, path: &str) {
-        self.send(reqwest::Method::DELETE, path, None).await;
-    }
-
-    /// Until the condition `Ready` of the Provider is this.
-    async fn provider(&self, status: &str) {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let provider = self.get(&format!("{GROUP}/providers/demo")).await;
-            let conditions = provider["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            if conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == status) {
-                return;
-            }
-            assert!(Instant::now() < until, "{provider}");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        assert!(Instant::now() < until, "{provider}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
 
@@ -93,8 +60,7 @@ pub async fn measure(table: &mut Table) {
     let Some(lab) = Lab::start().await else { return };
     let (way, mut creates) = listening_in(lab.cloud_url().trim_start_matches("http://").to_owned()).await;
     lab.api.run(&["apply", "-f", "-"], Some(&lab.provider().replace(lab.cloud_url(), &way)));
-    let client = Client::builder().no_proxy().danger_accept_invalid_certs(true).timeout(PATIENCE).build();
-    let api = Api { lab: &lab, client: client.expect("a client"), token: lab.api.token() };
+    let api = KubeApi::of(&lab.api);
     let plugin: String = lab.api.run(
         &["create", "--dry-run=client", "-o", "json", "-f", "-"],
         Some(&pack(&root().join("bin/plugins/sandbox.wasm"))),
@@ -103,16 +69,16 @@ pub async fn measure(table: &mut Table) {
 
     let mut loads = Vec::new();
     for _ in 0..TIMES {
-        api.provider("False").await;
+        provider(&api, "False").await;
         let applied = Instant::now();
         api.create(PLUGINS, plugin.clone()).await;
-        api.provider("True").await;
+        provider(&api, "True").await;
         loads.push(applied.elapsed());
         api.delete(&format!("{PLUGINS}/plugin-sandbox")).await;
     }
-    api.provider("False").await;
+    provider(&api, "False").await;
     api.create(PLUGINS, plugin).await;
-    api.provider("True").await;
+    provider(&api, "True").await;
     table.row("plugin ConfigMap applied until Provider Ready, first", millis(loads[0]), "ms", Target::Under(1000.0));
     table.row("  again, from the cache", millis(quantile(&mut loads[1..], 0.5)), "ms", Target::Under(1000.0));
 

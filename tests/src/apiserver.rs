@@ -6,9 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::process::PATIENCE;
+
+/// What goes into the audit log: every change, and nothing of its content.
+const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, verbs: [create, update, patch, delete, deletecollection]}\n- {level: None}\n";
+const AUDIT_LOG: &str = "audit.log";
 
 /// The API server. Nothing runs its objects: there are no controllers and no nodes.
 pub struct ApiServer {
@@ -57,10 +62,12 @@ impl ApiServer {
         let token = uuid::Uuid::new_v4().simple().to_string();
         fs::write(at("tokens.csv"), format!("{token},admin,admin,system:masters\n")).unwrap();
         fs::write(at("kubeconfig"), kubeconfig(port, &token)).unwrap();
+        fs::write(at("audit.yaml"), AUDIT_POLICY).unwrap();
         let mut server = Self { children: Vec::new(), dir, port, token };
         let own = |name: &str| server.dir.path().join(name).display().to_string();
         let (data, certs, tokens) = (own("etcd"), own("certs"), own("tokens.csv"));
         let (key, public) = (own("sa.key"), own("sa.pub"));
+        let (policy, audit) = (own("audit.yaml"), own(AUDIT_LOG));
         server.spawn(
             "etcd",
             &[
@@ -104,6 +111,10 @@ impl ApiServer {
                 "RBAC",
                 "--token-auth-file",
                 &tokens,
+                "--audit-policy-file",
+                &policy,
+                "--audit-log-path",
+                &audit,
             ],
         );
         server.wait_ready()?;
@@ -145,6 +156,14 @@ impl ApiServer {
                 format!("{name}:\n{}\n", last.into_iter().rev().collect::<Vec<_>>().join("\n"))
             })
             .concat()
+    }
+
+    /// Every change that its administrator has asked for, the operator of a lab included, as the audit log has it.
+    pub fn changes(&self) -> Vec<Value> {
+        let log = fs::read_to_string(self.dir.path().join(AUDIT_LOG)).unwrap_or_default();
+        // The last line may be half written.
+        let all = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        all.filter(|change| change["user"]["username"] == "admin").collect()
     }
 
     /// The kubeconfig of its administrator.

@@ -3,7 +3,10 @@
 
 use std::path::Path;
 
-use crate::process::Process;
+use reqwest::{Client, Method};
+use serde_json::Value;
+
+use crate::process::{PATIENCE, Process};
 
 /// The cloud's token.
 pub const CLOUD_TOKEN: &str = "sandbox-cloud-token-of-the-lab";
@@ -19,6 +22,13 @@ pub struct Backend {
     pub judge_url: String,
 }
 
+/// The cloud, as its owner sees it.
+#[derive(Clone)]
+pub struct CloudApi {
+    url: String,
+    client: Client,
+}
+
 impl Backend {
     /// Starts both; their files go into `dir`.
     pub fn start(dir: &Path) -> Self {
@@ -32,4 +42,39 @@ impl Backend {
         let url = |line: &str| line.split_whitespace().last().unwrap().to_owned();
         Self { cloud: Some(cloud), _judge: judge, cloud_url: url(&cloud_says), judge_url: url(&judge_says) }
     }
+
+    /// The cloud's API.
+    pub fn api(&self) -> CloudApi {
+        let client = Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+        CloudApi { url: self.cloud_url.clone(), client }
+    }
+}
+
+impl CloudApi {
+    /// Everything that the cloud holds.
+    pub async fn machines(&self) -> Vec<Value> {
+        let page: Value = self.send(Method::GET, "/v1/instances?limit=100").await;
+        assert!(page["next"].is_null(), "more than one page");
+        page["instances"].as_array().unwrap().clone()
+    }
+
+    /// Switches a machine off.
+    pub async fn stop(&self, machine: &Value) {
+        self.send(Method::POST, &format!("{}/stop", path(machine))).await;
+    }
+
+    /// Deletes a machine.
+    pub async fn delete(&self, machine: &Value) {
+        self.send(Method::DELETE, &path(machine)).await;
+    }
+
+    async fn send(&self, method: Method, path: &str) -> Value {
+        let request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(CLOUD_TOKEN);
+        request.send().await.unwrap().error_for_status().unwrap().json().await.unwrap()
+    }
+}
+
+fn path(machine: &Value) -> String {
+    let text = |field: &str| machine[field].as_str().unwrap().to_owned();
+    format!("/v1/zones/{}/instances/{}", text("zone"), text("name"))
 }

@@ -317,10 +317,7 @@ impl Lab {
 
     /// Everything that the cloud holds.
     pub async fn machines(&self) -> Vec<Value> {
-        let request =
-            self.client.get(format!("{}/v1/instances?limit=100", self.backend.cloud_url)).bearer_auth(CLOUD_TOKEN);
-        let page: Value = request.send().await.unwrap().error_for_status().unwrap().json().await.unwrap();
-        page["instances"].as_array().unwrap().clone()
+        self.backend.api().machines().await
     }
 
     /// Makes a machine behind the operator's back.

@@ -4,6 +4,8 @@ pub mod apiserver;
 pub mod authors;
 pub mod backend;
 pub mod bad_plugins;
+pub mod interceptor;
+pub mod kube_api;
 pub mod kube_lab;
 pub mod lab;
 pub mod languages;

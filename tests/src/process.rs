@@ -24,6 +24,14 @@ impl Process {
 
     /// The same in a control group, from its first page of memory on.
     pub fn start_in(group: Option<&Path>, args: &[&str], log: &Path) -> (Self, String) {
+        let (process, line) = Self::launch(group, args, log);
+        let line = line.recv_timeout(PATIENCE).unwrap_or_default();
+        assert!(!line.is_empty(), "{args:?} did not start:\n{}", process.log());
+        (process, line.trim().to_owned())
+    }
+
+    /// Starts it without waiting; its first line comes later, or never.
+    pub fn launch(group: Option<&Path>, args: &[&str], log: &Path) -> (Self, mpsc::Receiver<String>) {
         let stderr = File::options().create(true).append(true).open(log).unwrap();
         let mut command = match group {
             None => Command::new(crate::binary()),
@@ -46,9 +54,7 @@ impl Process {
             // Read on, so that the process never waits for us.
             let _ = lines.read_to_end(&mut Vec::new());
         });
-        let line = line.recv_timeout(PATIENCE).unwrap_or_default();
-        assert!(!line.is_empty(), "{args:?} did not start:\n{}", process.log());
-        (process, line.trim().to_owned())
+        (process, line)
     }
 
     /// Its process id.
@@ -61,11 +67,21 @@ impl Process {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Sends it a signal: TERM, STOP, CONT.
+    pub fn signal(&self, name: &str) {
+        // The child was not waited for yet, so its id is its own.
+        let told = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status().unwrap();
+        assert!(told.success());
+    }
+
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Asks it to end, and waits until it did; answers its exit code.
     pub fn stop(mut self) -> Option<i32> {
-        // The child was not waited for yet, so its id is its own.
-        let told = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
-        assert!(told.success());
+        self.signal("TERM");
         let until = Instant::now() + PATIENCE;
         loop {
             match self.child.try_wait().unwrap() {

@@ -72,18 +72,19 @@ impl Providers {
             // Finalizers of others are theirs.
             return Pass { again: CHECK_BAD, changed: false, failed: false, listed: None };
         }
-        if let Err(error) = self.store.set_provider_finalizer(provider, false).await {
-            return Pass::failed(&name, &error);
-        }
-        self.creates_end().remove(&provider.uid().unwrap_or_default());
         if is_annotated(provider, SKIP_CLEANUP) {
+            // Told while the object is there: of one that is gone, Kubernetes is told nothing.
             self.store.event(Event {
-                regarding: Regarding::Provider(name),
+                regarding: Regarding::Provider(name.clone()),
                 severity: Severity::Warning,
                 reason: "Abandoned".into(),
                 message: format!("released by {SKIP_CLEANUP}; nobody looks for what is left at its backend"),
             });
         }
+        if let Err(error) = self.store.set_provider_finalizer(provider, false).await {
+            return Pass::failed(&name, &error);
+        }
+        self.creates_end().remove(&provider.uid().unwrap_or_default());
         Pass { again: Duration::ZERO, changed: true, failed: false, listed: None }
     }
 

@@ -326,15 +326,18 @@ impl Driver {
                 format!("released without deleting anything: {message}"),
             );
         }
+        if !present && memory.abandoned {
+            // Told while the object is there: of one that is gone, Kubernetes is told nothing.
+            let named: Vec<String> = Abandoned::of(proxy, self.clock.wall()).iter().map(ToString::to_string).collect();
+            let message =
+                format!("released by {SKIP_CLEANUP}; nobody deletes what is left of it: {}", named.join(", "));
+            self.tell(&key, Severity::Warning, "Abandoned", message);
+        }
         if self.store.set_proxy_finalizer(proxy, present).await?.is_some() {
             return Ok(false);
         }
         self.forget_others(&key, None);
         if memory.abandoned {
-            let named: Vec<String> = Abandoned::of(proxy, self.clock.wall()).iter().map(ToString::to_string).collect();
-            let message =
-                format!("released by {SKIP_CLEANUP}; nobody deletes what is left of it: {}", named.join(", "));
-            self.tell(&key, Severity::Warning, "Abandoned", message);
             return Ok(true);
         }
         self.tell(&key, Severity::Normal, "Deleted", "its instance is gone".into());

@@ -184,3 +184,15 @@ async fn what_is_somebody_elses_is_released_with_an_event_that_says_so() {
     let told = lab.store.events().into_iter().find(|e| e.reason == "ReleasedForeign").unwrap();
     assert!(told.message.contains("vm px-1 is somebody else's"), "{}", told.message);
 }
+
+/// Of an object that is gone, Kubernetes is told nothing: whoever gave up a proxy never heard what was left of it.
+#[tokio::test]
+async fn what_is_given_up_is_told_while_its_object_is_there() {
+    let lab = Lab::new().await;
+    let outdated = lab.proxy();
+    lab.store.set_proxy_status(&outdated, ProxyStatus { rebuilds: 1, ..ProxyStatus::default() }).await.unwrap();
+    let given_up = Memory { abandoned: true, ..Memory::default() };
+    let kept = lab.driver.finalize(&outdated, false, &given_up).await;
+    assert!(matches!(kept, Err(StoreError::Conflict(_))));
+    assert!(lab.store.events().iter().any(|told| told.reason == "Abandoned"));
+}
