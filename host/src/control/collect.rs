@@ -77,10 +77,11 @@ pub struct Collector {
     suspects: Mutex<HashMap<String, HashMap<Key, Suspect>>>,
 }
 
-#[derive(Clone, Copy)]
 struct Suspect {
     since: Duration,
     told: bool,
+    /// Its deletion was asked for. It is believed when the backend lists it no more.
+    deleting: bool,
 }
 
 impl Collector {
@@ -102,8 +103,8 @@ impl Collector {
         let known = by_uid(self.store.proxies());
         let suspicious = |shown: &&Instance| judge(shown, installation, &known, &[]) == Verdict::Orphan;
         let suspects: Vec<&Instance> = listed.iter().filter(suspicious).collect();
+        self.take_leave(provider, &suspects);
         if suspects.is_empty() {
-            self.lock().remove(provider);
             return Ok(());
         }
         let proxies = by_uid(self.store.fresh_proxies().await?);
@@ -123,17 +124,33 @@ impl Collector {
         Ok(())
     }
 
+    /// Forgets what is not listed any more, or has been named since; tells of what was being deleted.
+    fn take_leave(&self, provider: &str, listed: &[&Instance]) {
+        let there: HashSet<Key> = listed.iter().filter_map(|shown| key_of(shown)).collect();
+        let mut all = self.lock();
+        let Some(suspects) = all.get_mut(provider) else { return };
+        let gone = suspects.extract_if(|key, _| !there.contains(key)).filter(|(_, suspect)| suspect.deleting);
+        let gone: Vec<Key> = gone.map(|(key, _)| key).collect();
+        if suspects.is_empty() {
+            all.remove(provider);
+        }
+        drop(all);
+        for (uid, incarnation, placement) in gone {
+            let message =
+                format!("incarnation {incarnation} of Proxy {uid} at {placement} was named by no Proxy and is gone");
+            self.event(provider, Severity::Normal, "OrphanDeleted", message);
+        }
+    }
+
     /// Keeps track of what is nobody's; answers what has been so for long enough.
     fn note<'a>(&self, provider: &str, found: &[(&'a Instance, Verdict)]) -> Vec<&'a Instance> {
         let now = self.clock.monotonic();
         let mut suspects = self.lock();
         let suspects = suspects.entry(provider.to_owned()).or_default();
-        let there: HashSet<Key> = found.iter().filter_map(|(shown, _)| key_of(shown)).collect();
-        suspects.retain(|key, _| there.contains(key));
         let mut due = Vec::new();
         for (shown, verdict) in found {
             let Some(key) = key_of(shown) else { continue };
-            let suspect = suspects.entry(key).or_insert(Suspect { since: now, told: false });
+            let suspect = suspects.entry(key).or_insert(Suspect { since: now, told: false, deleting: false });
             if now.saturating_sub(suspect.since) < self.grace {
                 continue;
             }
@@ -175,11 +192,7 @@ impl Collector {
         }
         let identity = identity_of(owner, incarnation, shown);
         let outcome = match handle.delete(&identity).await {
-            Ok(Deletion::Gone) => {
-                let message = format!("{} was named by no Proxy and is gone", shown.provider_id);
-                self.event(provider, Severity::Normal, "OrphanDeleted", message);
-                "deleted"
-            }
+            Ok(Deletion::Gone) => "deleted",
             Ok(Deletion::InProgress { .. }) => "in_progress",
             Err(error) if error.kind == ErrorKind::Foreign => "foreign",
             Err(error) => {
@@ -187,6 +200,12 @@ impl Collector {
                 "failed"
             }
         };
+        let mut suspects = self.lock();
+        let suspect = key_of(shown).and_then(|key| suspects.get_mut(provider)?.get_mut(&key));
+        if let Some(suspect) = suspect {
+            suspect.deleting |= matches!(outcome, "deleted" | "in_progress");
+        }
+        drop(suspects);
         METRICS.collections.get_or_create(&Outcome { outcome }).inc();
         Ok(())
     }

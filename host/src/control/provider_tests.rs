@@ -94,9 +94,7 @@ async fn what_is_left_at_its_backend_keeps_a_provider_unless_it_is_given_up() {
         name: "a".into(),
     };
     let left = Instance { owner: Some(owner), ..mk_instance("z", InstanceState::Running) };
-    let keeps = async |provider: &Provider, listed| {
-        providers.keeps(provider, &listed).await.unwrap().map(|(reason, message)| (reason, message))
-    };
+    let keeps = async |provider: &Provider, listed| providers.keeps(provider, &listed).await.unwrap();
     assert_eq!(keeps(&provider, Ok(vec![left.clone()])).await, None, "nothing was ever made in this run or the last");
     providers.begin_with(&provider);
     assert_eq!(keeps(&provider, Ok(vec![])).await.unwrap().0, "CreatesMayLand");

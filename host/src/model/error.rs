@@ -90,9 +90,9 @@ pub struct CallError {
     /// CamelCase condition reason.
     pub reason: String,
     /// Which host, zone or cluster.
-    pub target: Option<String>,
+    pub target: Option<Box<str>>,
     /// The plugin's note for the next call.
-    pub continuation: Option<String>,
+    pub continuation: Option<Box<str>>,
     /// How the operator ended the call; none: the plugin answered with this.
     pub by_host: Option<ByHost>,
 }

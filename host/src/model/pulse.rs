@@ -13,6 +13,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 pub static PULSE: Pulse = Pulse::new();
 
 /// Loops, with when each last turned.
+#[derive(Default)]
 pub struct Pulse {
     loops: Mutex<BTreeMap<u64, (&'static str, Instant)>>,
 }

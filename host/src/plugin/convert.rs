@@ -117,8 +117,8 @@ impl Returned<'_> {
         if let Some(reason) = error.reason.filter(|r| is_reason(r)) {
             out.reason = reason;
         }
-        out.target = error.target.map(|t| self.text(&t));
-        out.continuation = self.continuation(error.continuation).ok().flatten();
+        out.target = error.target.map(|t| self.text(&t).into());
+        out.continuation = self.continuation(error.continuation).ok().flatten().map(Into::into);
         out
     }
 

@@ -94,7 +94,7 @@ fn perhaps<T>(_: &T) -> Reached {
 }
 
 /// Of findings: whether a target was reached.
-fn usable(findings: &Vec<Finding>) -> Reached {
+fn usable(findings: &[Finding]) -> Reached {
     if findings.iter().any(|finding| finding.healthy) { Reached::Yes } else { Reached::Perhaps }
 }
 
@@ -395,7 +395,7 @@ impl Handle {
             let returned = Returned(&answer.state);
             answer.value.map(|findings| returned.findings(findings)).map_err(|e| returned.error(e))
         };
-        self.made("check", None, usable, work).await
+        self.made("check", None, |findings: &Vec<Finding>| usable(findings), work).await
     }
 
     /// An answer about another place than the one asked for is a fault of the plugin.
