@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use proxy_operator::model::clock::SystemClock;
+use proxy_operator::model::mandate::Mandate;
 use proxy_operator::plugin::grants::{Cluster as _, Secrets};
 use proxy_operator::store::kubernetes::KubeStore;
 use proxy_operator_tests::apiserver::ApiServer;
@@ -21,7 +23,9 @@ async fn store(api: &ApiServer, user: Option<&str>) -> Arc<KubeStore> {
     config.auth_info.impersonate = user.map(Into::into);
     let pem = api.certificates();
     config.root_cert = Some(CertificateDer::pem_slice_iter(pem.as_bytes()).map(|der| der.unwrap().to_vec()).collect());
-    KubeStore::connect(config, NAMESPACE, None).await.unwrap()
+    KubeStore::connect(config, NAMESPACE, None, Arc::new(SystemClock::default()), Arc::new(Mandate::always()))
+        .await
+        .unwrap()
 }
 
 fn connection(account: &str) -> Value {

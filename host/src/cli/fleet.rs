@@ -126,12 +126,15 @@ impl Fleet {
                 (store, None)
             }
             Place::Kubernetes { config, namespace, installation, election } => {
-                let store = KubeStore::connect(*config, &namespace, installation).await?;
+                if election.is_some() {
+                    mandate = Arc::new(Mandate::not_yet());
+                }
+                let store =
+                    KubeStore::connect(*config, &namespace, installation, clock.clone(), mandate.clone()).await?;
                 store.load_plugins(&registry).await?;
                 until.spawn(store.clone().watch_plugins(registry.clone()));
                 until.spawn(store.clone().watch());
                 let candidate = election.map(|times| {
-                    mandate = Arc::new(Mandate::not_yet());
                     let election = Arc::new(Election::new(&store, times, clock.clone(), mandate.clone()));
                     Candidate { election, store: store.clone() }
                 });

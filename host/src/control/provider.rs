@@ -229,16 +229,17 @@ impl Providers {
             METRICS.forget_provider(name);
             return Pass { again: CHECK, changed, failed: false, listed: None };
         };
-        self.looked_at
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .insert(name.to_owned(), (provider.uid(), provider.metadata.generation, provider.is_deleting()));
+        let version = (provider.uid(), provider.metadata.generation, provider.is_deleting());
+        let before =
+            self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(name.to_owned(), version);
+        if before.is_none_or(|(uid, _, _)| uid != provider.uid()) {
+            self.begin_with(&provider);
+        }
         let entry = self.plugin(&provider).await;
         let built = self.build(&provider, &entry).await;
         if provider.is_deleting() {
             return self.part_with(&provider, &entry, built).await;
         }
-        self.begin_with(&provider);
         if built.is_ok() && !provider.has_finalizer() {
             // Before the first create can be sent.
             match self.store.set_provider_finalizer(&provider, true).await {

@@ -24,7 +24,9 @@ pub use self::plugins::DIGEST_ANNOTATION;
 use self::secrets::Secrets as KubeSecrets;
 use super::{Change, Event, LabelledSecret, Store, StoreError};
 use crate::model::abandoned::Abandoned;
+use crate::model::clock::Clock;
 use crate::model::login::{Login, LoginKey};
+use crate::model::mandate::Mandate;
 use crate::model::naming::ProxyKey;
 use crate::model::provider::{Provider, ProviderStatus, Source};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
@@ -47,11 +49,13 @@ pub struct KubeStore {
     login_keys: Mutex<Vec<LoginKey>>,
     api_server: ApiServer,
     changes: broadcast::Sender<Change>,
+    clock: Arc<dyn Clock>,
+    mandate: Arc<Mandate>,
 }
 
 impl KubeStore {
     /// Connects; on return all Proxies and Providers were listed once. `namespace` is the operator's own. `installation`:
-    /// the id to use instead of the cluster's own.
+    /// the id to use instead of the cluster's own. `mandate`: while it does not hold, no object is written.
     ///
     /// # Errors
     /// When the API server does not answer, or refuses, or another installation serves the cluster.
@@ -59,6 +63,8 @@ impl KubeStore {
         config: kube::Config,
         namespace: &str,
         installation: Option<String>,
+        clock: Arc<dyn Clock>,
+        mandate: Arc<Mandate>,
     ) -> Result<Arc<Self>, StoreError> {
         let api_server = tokens::api_server(&config);
         let client = Client::try_from(config).map_err(|e| StoreError::Unavailable(e.to_string()))?;
@@ -88,6 +94,8 @@ impl KubeStore {
             api_server,
             client,
             changes,
+            clock,
+            mandate,
         });
         this.refresh().await?;
         Ok(this)
@@ -115,6 +123,15 @@ impl KubeStore {
 
     fn proxy_api(&self, proxy: &Proxy) -> Api<Proxy> {
         Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default())
+    }
+
+    /// Refuses a write of what this replica decided when it no longer leads. The version that a write names is no guard against
+    /// that: it is the newest one, and what is remembered of the instance may be from before.
+    fn may_write(&self) -> Result<(), StoreError> {
+        if self.mandate.holds(self.clock.monotonic()) {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable("another replica of the operator leads".into()))
     }
 
     fn changed(&self, change: Change) {
@@ -176,6 +193,7 @@ impl Store for KubeStore {
     }
 
     async fn set_proxy_status(&self, proxy: &Proxy, status: ProxyStatus) -> Result<Arc<Proxy>, StoreError> {
+        self.may_write()?;
         let what = ProxyKey::of(proxy).to_string();
         // A PUT of the status alone, which carries the version that it was decided on.
         let next = Proxy { status: Some(status), ..proxy.clone() };
@@ -186,6 +204,7 @@ impl Store for KubeStore {
     }
 
     async fn set_proxy_finalizer(&self, proxy: &Proxy, present: bool) -> Result<Option<Arc<Proxy>>, StoreError> {
+        self.may_write()?;
         let (key, name) = (ProxyKey::of(proxy).to_string(), proxy.name_any());
         let finalizers = super::finalizers_with(proxy, PROXY_FINALIZER, present);
         let gone = proxy.is_deleting() && finalizers.is_empty();
@@ -221,6 +240,7 @@ impl Store for KubeStore {
     }
 
     async fn abandon(&self, given_up: Vec<Abandoned>) -> Result<(), StoreError> {
+        self.may_write()?;
         self.abandoned.add(given_up).await
     }
 
@@ -229,6 +249,7 @@ impl Store for KubeStore {
     }
 
     async fn set_provider_finalizer(&self, provider: &Provider, present: bool) -> Result<(), StoreError> {
+        self.may_write()?;
         let name = provider.name_any();
         let finalizers = super::finalizers_with(provider, PROVIDER_FINALIZER, present);
         let gone = provider.meta().deletion_timestamp.is_some() && finalizers.is_empty();
@@ -248,10 +269,12 @@ impl Store for KubeStore {
     }
 
     async fn hold_plugins(&self, in_use: &BTreeSet<String>) -> Result<(), StoreError> {
+        self.may_write()?;
         self.hold_configmaps(in_use).await
     }
 
     async fn set_provider_status(&self, provider: &Provider, status: ProviderStatus) -> Result<(), StoreError> {
+        self.may_write()?;
         let name = provider.name_any();
         let next = Provider { status: Some(status), ..provider.clone() };
         let api: Api<Provider> = Api::all(self.client.clone());
@@ -280,6 +303,7 @@ impl Store for KubeStore {
     }
 
     async fn publish_login(&self, proxy: &Proxy, secret: &str, login: &Login) -> Result<(), StoreError> {
+        self.may_write()?;
         self.secrets.publish(proxy, secret, login).await
     }
 

@@ -22,7 +22,7 @@ const LATE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(5);
 
 impl Providers {
-    /// Takes a Provider up. What an earlier run sent for it may still land.
+    /// Takes a Provider up, once in a run. What an earlier run sent for it may still land.
     pub(super) fn begin_with(&self, provider: &Provider) {
         if provider.has_finalizer() {
             let now = self.clock.monotonic();
@@ -45,7 +45,6 @@ impl Providers {
         built: Result<Arc<Handle>, (String, String)>,
     ) -> Pass {
         let name = provider.name_any();
-        self.begin_with(provider);
         let listed = match &built {
             Ok(handle) => handle.list().await.map_err(|error| (error.reason, error.message)),
             Err(why) => Err(why.clone()),
