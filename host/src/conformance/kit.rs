@@ -237,16 +237,7 @@ impl Kit {
             namespace: "conformance".into(),
             name: format!("proxy-{number}"),
         };
-        let identity = Identity {
-            owner,
-            incarnation: 0,
-            attempt: 0,
-            placement: String::new(),
-            provider_id: None,
-            backend_id: None,
-            continuation: None,
-        };
-        Request::new(spec, identity, login, vec![], None)
+        Request::new(spec, Identity::new(owner, 0), login, vec![], None)
             .with_bootstrap(self.subject.provider.spec.bootstrap.as_deref())
     }
 

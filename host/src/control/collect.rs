@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use crate::model::abandoned::Abandoned;
 use crate::model::clock::Clock;
 use crate::model::error::ErrorKind;
-use crate::model::instance::{Deletion, Identity, Instance, Owner};
+use crate::model::instance::{Deletion, Identity, Instance};
 use crate::model::metrics::{METRICS, Outcome};
 use crate::model::naming::ProxyKey;
 use crate::model::proxy::Proxy;
@@ -109,15 +109,9 @@ impl Collector {
         }
         let proxies = by_uid(self.store.fresh_proxies().await?);
         let abandoned = self.store.abandoned().await?;
-        let mut orphans = Vec::new();
-        for shown in suspects {
-            match judge(shown, installation, &proxies, &abandoned) {
-                Verdict::Orphan => orphans.push((shown, Verdict::Orphan)),
-                Verdict::Abandoned => orphans.push((shown, Verdict::Abandoned)),
-                Verdict::Named | Verdict::Unsure => {}
-            }
-        }
-        let due = self.note(provider, &orphans);
+        let judged = suspects.into_iter().map(|shown| (shown, judge(shown, installation, &proxies, &abandoned)));
+        let nobodys = judged.filter(|(_, verdict)| matches!(verdict, Verdict::Orphan | Verdict::Abandoned));
+        let due = self.note(provider, &nobodys.collect::<Vec<_>>());
         for shown in due.into_iter().take(CAP) {
             self.collect(provider, handle, shown).await?;
         }
@@ -190,7 +184,12 @@ impl Collector {
         if judge(shown, self.store.installation(), &known, &self.store.abandoned().await?) != Verdict::Orphan {
             return Ok(());
         }
-        let identity = identity_of(owner, incarnation, shown);
+        let identity = Identity {
+            placement: shown.placement.clone(),
+            provider_id: Some(shown.provider_id.clone()),
+            backend_id: shown.backend_id.clone(),
+            ..Identity::new(owner, incarnation)
+        };
         let outcome = match handle.delete(&identity).await {
             Ok(Deletion::Gone) => "deleted",
             Ok(Deletion::InProgress { .. }) => "in_progress",
@@ -224,17 +223,6 @@ fn key_of(shown: &Instance) -> Option<Key> {
     Some((shown.owner.as_ref()?.proxy_uid.clone(), shown.incarnation?, shown.placement.clone()))
 }
 
-fn identity_of(owner: Owner, incarnation: u32, shown: &Instance) -> Identity {
-    Identity {
-        owner,
-        incarnation,
-        attempt: 0,
-        placement: shown.placement.clone(),
-        provider_id: Some(shown.provider_id.clone()),
-        backend_id: shown.backend_id.clone(),
-        continuation: None,
-    }
-}
 #[cfg(test)]
 #[path = "collect_tests.rs"]
 mod tests;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::proxy::lab::{mk_instance, mk_proxy};
-use crate::model::instance::State;
+use crate::model::instance::{Owner, State};
 use crate::model::proxy::{InstanceStatus, ProxyStatus};
 
 const OURS: &str = "installation-1";

@@ -90,23 +90,11 @@ mod tests {
     fn mk_request(username: &str, password: &str, protocol: &str) -> Request {
         let spec: ProxySpec =
             serde_json::from_value(json!({"provider": "p", "port": 3128, "protocol": protocol})).unwrap();
-        let identity = Identity {
-            owner: Owner {
-                installation: "i".into(),
-                proxy_uid: "u".into(),
-                namespace: "default".into(),
-                name: "a".into(),
-            },
-            incarnation: 0,
-            attempt: 0,
-            placement: String::new(),
-            provider_id: None,
-            backend_id: None,
-            continuation: None,
-        };
+        let owner =
+            Owner { installation: "i".into(), proxy_uid: "u".into(), namespace: "default".into(), name: "a".into() };
         let login = Login { username: username.into(), password: password.to_owned().into() };
         let must_reach = vec!["judge.example:8082".into(), "10.0.0.1:443".into()];
-        Request::new(&spec, identity, Some(login), must_reach, None)
+        Request::new(&spec, Identity::new(owner, 0), Some(login), must_reach, None)
     }
 
     fn file(config: &Value, path: &str) -> Value {

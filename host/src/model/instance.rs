@@ -43,6 +43,21 @@ pub struct Identity {
     pub continuation: Option<String>,
 }
 
+impl Identity {
+    /// One of which nothing is known yet but whose it is.
+    pub fn new(owner: Owner, incarnation: u32) -> Self {
+        Self {
+            owner,
+            incarnation,
+            attempt: 0,
+            placement: String::new(),
+            provider_id: None,
+            backend_id: None,
+            continuation: None,
+        }
+    }
+}
+
 /// What is wanted.
 #[derive(Clone, Debug)]
 pub struct Request {

@@ -205,24 +205,9 @@ impl Store for KubeStore {
 
     async fn set_proxy_finalizer(&self, proxy: &Proxy, present: bool) -> Result<Option<Arc<Proxy>>, StoreError> {
         self.may_write()?;
-        let (key, name) = (ProxyKey::of(proxy).to_string(), proxy.name_any());
-        let finalizers = super::finalizers_with(proxy, PROXY_FINALIZER, present);
-        let gone = proxy.is_deleting() && finalizers.is_empty();
-        // A merge patch that names the version: the list is replaced only if it is the one that was read.
-        let meta = serde_json::json!({"resourceVersion": proxy.resource_version(), "finalizers": finalizers});
-        let patch = kube::api::Patch::Merge(serde_json::json!({"metadata": meta}));
-        let stored = match self.proxy_api(proxy).patch(&name, &kube::api::PatchParams::default(), &patch).await {
-            Err(kube::Error::Api(status)) if gone && status.code == 404 => None,
-            stored => Some(stored.map_err(|e| store_error(&key, e))?),
-        };
+        let kept = self.proxies.set_finalizer(self.proxy_api(proxy), proxy, PROXY_FINALIZER, present).await?;
         self.changed(Change::Proxy(ProxyKey::of(proxy)));
-        match stored.filter(|_| !gone) {
-            Some(stored) => Ok(Some(self.proxies.keep(stored))),
-            None => {
-                self.proxies.drop(&key, proxy.uid().as_deref());
-                Ok(None)
-            }
-        }
+        Ok(kept)
     }
 
     async fn fresh_proxies(&self) -> Result<Vec<Arc<Proxy>>, StoreError> {
@@ -250,21 +235,9 @@ impl Store for KubeStore {
 
     async fn set_provider_finalizer(&self, provider: &Provider, present: bool) -> Result<(), StoreError> {
         self.may_write()?;
-        let name = provider.name_any();
-        let finalizers = super::finalizers_with(provider, PROVIDER_FINALIZER, present);
-        let gone = provider.meta().deletion_timestamp.is_some() && finalizers.is_empty();
-        let meta = serde_json::json!({"resourceVersion": provider.resource_version(), "finalizers": finalizers});
-        let patch = kube::api::Patch::Merge(serde_json::json!({"metadata": meta}));
-        let api: Api<Provider> = Api::all(self.client.clone());
-        let stored = match api.patch(&name, &kube::api::PatchParams::default(), &patch).await {
-            Err(kube::Error::Api(status)) if gone && status.code == 404 => None,
-            stored => Some(stored.map_err(|e| store_error(&name, e))?),
-        };
-        match stored.filter(|_| !gone) {
-            Some(stored) => drop(self.providers.keep(stored)),
-            None => self.providers.drop(&name, provider.uid().as_deref()),
-        }
-        self.changed(Change::Provider(name));
+        let api = Api::all(self.client.clone());
+        self.providers.set_finalizer(api, provider, PROVIDER_FINALIZER, present).await?;
+        self.changed(Change::Provider(provider.name_any()));
         Ok(())
     }
 

@@ -6,15 +6,16 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::StreamExt;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::{key_of, store_error};
 use crate::model::pulse::{BEAT, PULSE};
-use crate::store::StoreError;
+use crate::store::{StoreError, finalizers_with};
 
 /// Objects of a list request; more would hold much in memory at once.
 const PAGE: u32 = 500;
@@ -124,6 +125,33 @@ where
         let object = Arc::new(object);
         seen.insert(key, object.clone());
         object
+    }
+
+    /// Sets or removes our finalizer on the version given, over `api`; none: the object is gone with it.
+    pub async fn set_finalizer(
+        &self,
+        api: Api<T>,
+        object: &T,
+        ours: &str,
+        present: bool,
+    ) -> Result<Option<Arc<T>>, StoreError> {
+        let key = key_of(object);
+        let finalizers = finalizers_with(object, ours, present);
+        let gone = object.meta().deletion_timestamp.is_some() && finalizers.is_empty();
+        // A merge patch that names the version: the list is replaced only if it is the one that was read.
+        let meta = json!({"resourceVersion": object.resource_version(), "finalizers": finalizers});
+        let patch = Patch::Merge(json!({"metadata": meta}));
+        let stored = match api.patch(&object.name_any(), &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(status)) if gone && status.code == 404 => None,
+            stored => Some(stored.map_err(|e| store_error(&key, e))?),
+        };
+        match stored.filter(|_| !gone) {
+            Some(stored) => Ok(Some(self.keep(stored))),
+            None => {
+                self.drop(&key, object.uid().as_deref());
+                Ok(None)
+            }
+        }
     }
 
     /// Forgets an object, unless another of its name has come.

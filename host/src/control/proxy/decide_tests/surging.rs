@@ -241,9 +241,8 @@ fn too_old_is_replaced_and_not_all_at_the_same_age() {
     assert!(ages.len() > 3, "{ages:?}");
 }
 
-#[test]
-fn a_deletion_that_takes_too_long_goes_on_beside_the_next_one() {
-    let mut lab = Lab::serving();
+/// Bad for so long that it is replaced, and its deletion takes too long.
+fn delete_in_vain(lab: &mut Lab) {
     lab.advance(secs(1));
     lab.facts.health = bad(FailureKind::Broken);
     lab.on(Call::Get, shown(State::Running));
@@ -251,6 +250,12 @@ fn a_deletion_that_takes_too_long_goes_on_beside_the_next_one() {
     lab.facts.listed = Some(crate::control::proxy::Listed { at: lab.facts.now, running: true });
     lab.on(Call::Delete, error(ErrorKind::Transient));
     lab.advance(secs(901));
+}
+
+#[test]
+fn a_deletion_that_takes_too_long_goes_on_beside_the_next_one() {
+    let mut lab = Lab::serving();
+    delete_in_vain(&mut lab);
     let Step::Store(status) = lab.next() else { panic!("it waits for ever: {:?}", lab.memory.rebuild) };
     let instance = status.instance.unwrap();
     assert_eq!((instance.incarnation, instance.placement, status.retiring.len()), (1, None, 1));
@@ -258,12 +263,6 @@ fn a_deletion_that_takes_too_long_goes_on_beside_the_next_one() {
     let mut lab = Lab::serving();
     let old = |incarnation| InstanceStatus { incarnation, placement: Some("z".into()), ..InstanceStatus::default() };
     lab.proxy.status.as_mut().unwrap().retiring = (7..7 + RETIRING as u32).map(old).collect();
-    lab.advance(secs(1));
-    lab.facts.health = bad(FailureKind::Broken);
-    lab.on(Call::Get, shown(State::Running));
-    lab.advance(secs(601));
-    lab.facts.listed = Some(crate::control::proxy::Listed { at: lab.facts.now, running: true });
-    lab.on(Call::Delete, error(ErrorKind::Transient));
-    lab.advance(secs(901));
+    delete_in_vain(&mut lab);
     assert_eq!(lab.next(), Step::Call(Call::Delete));
 }
