@@ -101,3 +101,19 @@ async fn what_does_not_serve_is_shown_and_native_code_refused_for_what_it_is() {
     lab.api.run(&["apply", "--server-side", "-f", "-"], Some(&native));
     lab.wait_event("proxy-operator", "PluginRefused", "native", "runs outside of the sandbox");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_in_use_that_loses_its_label_can_be_deleted() {
+    let Some(lab) = Lab::start().await else { return };
+    provider(&lab, "user");
+    let file = lab.dir.path().join("echo.wasm");
+    std::fs::write(&file, bytes_of("echo")).unwrap();
+    lab.api.run(&["apply", "--server-side", "-f", "-"], Some(&pack(&file)));
+    lab.wait_for("condition=Ready", "pxp/user");
+    let plugin = ["configmap", "plugin-echo", "-n", "proxy-operator"];
+    let held = [&["wait", "--timeout=60s", "--for=jsonpath={.metadata.finalizers}"][..], &plugin].concat();
+    lab.api.run(&held, None);
+    lab.api.run(&[&["label"][..], &plugin, &["crawl.example.com/plugin-"]].concat(), None);
+    lab.wait_for("condition=Ready=false", "pxp/user");
+    lab.api.run(&[&["delete", "--timeout=60s"][..], &plugin].concat(), None);
+}

@@ -23,7 +23,7 @@ async fn store(api: &ApiServer, user: Option<&str>) -> Arc<KubeStore> {
     config.auth_info.impersonate = user.map(Into::into);
     let pem = api.certificates();
     config.root_cert = Some(CertificateDer::pem_slice_iter(pem.as_bytes()).map(|der| der.unwrap().to_vec()).collect());
-    KubeStore::connect(config, NAMESPACE, None, Arc::new(SystemClock::default()), Arc::new(Mandate::always()))
+    KubeStore::connect(config, NAMESPACE, None, vec![], Arc::new(SystemClock::default()), Arc::new(Mandate::always()))
         .await
         .unwrap()
 }

@@ -1,6 +1,7 @@
 //! Two operators of which one leads, and freezes: the other goes on, and nothing is done twice when the first one wakes.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use proxy_operator_tests::process::{PATIENCE, Process};
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 use crate::cluster::SHORT_LEASE;
 
@@ -24,7 +26,12 @@ const PROXIES: &str = "/apis/crawl.example.com/v1alpha1/namespaces/default/proxi
 
 /// What the cloud was asked for, by machine.
 #[derive(Default)]
-struct CloudLog(Mutex<HashMap<String, Machine>>);
+struct CloudLog {
+    machines: Mutex<HashMap<String, Machine>>,
+    /// While it is true, changes wait here.
+    gate: watch::Sender<bool>,
+    waiting: AtomicUsize,
+}
 
 #[derive(Clone, Default)]
 struct Machine {
@@ -34,12 +41,18 @@ struct Machine {
 
 #[async_trait]
 impl Onlooker for CloudLog {
-    async fn asked(&self, _asked: &Asked) -> Fate {
+    async fn asked(&self, asked: &Asked) -> Fate {
+        if asked.changes() {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            // The sender lives as long as this.
+            let _ = self.gate.subscribe().wait_for(|closed| !closed).await;
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
         Fate::Passes
     }
 
     async fn answered(&self, asked: &Asked, status: StatusCode, _body: &Value) -> Fate {
-        let mut log = self.0.lock().unwrap();
+        let mut log = self.machines.lock().unwrap();
         let machine = log.entry(asked.path.clone()).or_default();
         match status {
             StatusCode::CREATED => machine.made += 1,
@@ -54,7 +67,7 @@ impl Onlooker for CloudLog {
 impl CloudLog {
     /// How many changes were carried out.
     fn changes(&self) -> usize {
-        self.0.lock().unwrap().values().map(|machine| machine.made + machine.deleted).sum()
+        self.machines.lock().unwrap().values().map(|machine| machine.made + machine.deleted).sum()
     }
 }
 
@@ -148,8 +161,8 @@ impl Replicas {
         self.api.create(PROXIES, proxy).await;
     }
 
-    /// Freezes the leader while it makes some Proxies and deletes others, until the other one leads; then it wakes.
-    async fn change_leader(&mut self, round: usize) {
+    /// The place of the one that leads.
+    async fn leader(&mut self) -> usize {
         let mut leader = 0;
         self.wait("one leads", async |r| {
             for at in 0..r.both.len() {
@@ -161,6 +174,12 @@ impl Replicas {
             false
         })
         .await;
+        leader
+    }
+
+    /// Freezes the leader while it makes some Proxies and deletes others, until the other one leads; then it wakes.
+    async fn change_leader(&mut self, round: usize) {
+        let leader = self.leader().await;
         let before = self.log.changes();
         for number in 0..BATCH {
             self.make(format!("p{round}-{number}")).await;
@@ -202,11 +221,49 @@ async fn a_leader_that_was_frozen_does_nothing_twice_when_it_wakes() {
         assert_eq!(its.len(), 1, "{proxy} has {its:?}\n{}", replicas.events());
     }
     assert_eq!(machines.len(), BATCH + lates, "{machines:?}\n{}", replicas.events());
-    for (machine, Machine { made, deleted }) in replicas.log.0.lock().unwrap().iter() {
+    for (machine, Machine { made, deleted }) in replicas.log.machines.lock().unwrap().iter() {
         assert!(*made <= 1 && *deleted <= 1, "{machine} was made {made} times and deleted {deleted} times");
     }
     replicas.server.run(&["delete", "px", "--all", "--wait=false"], None);
     replicas.wait("nothing is left", async |r| r.api.list(&format!("{GROUP}/proxies")).await.is_empty()).await;
     replicas.wait("no machine is left", async |r| r.cloud.machines().await.is_empty()).await;
     println!("COUNT: {CHANGES_OF_LEADER} leader changes");
+}
+
+/// A leader that is asked to stop renews its lease for as long as what it began is under way, and then gives it back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_stops_leads_until_its_calls_have_ended() {
+    let Some(mut replicas) = Replicas::start().await else { return };
+    let patient = provider_of("demo", "sandbox", &replicas._way.url, "  limits: {callTimeout: 25s}\n");
+    replicas.server.run(&["apply", "-f", "-"], Some(&patient));
+    let leader = replicas.leader().await;
+    replicas
+        .wait("the Provider is Ready", async |r| {
+            is_ready(&r.api.get(&format!("{GROUP}/providers/demo")).await.unwrap())
+        })
+        .await;
+    replicas.log.gate.send_replace(true);
+    replicas.make("slow".into()).await;
+    replicas.wait("its create is under way", async |r| r.log.waiting.load(Ordering::SeqCst) == 1).await;
+    let mut stopping = replicas.both.remove(leader);
+    stopping.process.signal("TERM");
+
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/proxy-operator/leases/proxy-operator";
+    let holder = replicas.api.get(lease).await.unwrap()["spec"]["holderIdentity"].clone();
+    let mut renewals = std::collections::BTreeSet::new();
+    // More of them than its lease is long.
+    replicas
+        .wait("it renews", async |r| {
+            let spec = &r.api.get(lease).await.unwrap()["spec"];
+            assert_eq!(spec["holderIdentity"], holder);
+            renewals.insert(spec["renewTime"].to_string());
+            renewals.len() > 5
+        })
+        .await;
+    assert!(!stopping.process.has_ended() && !replicas.leads(&replicas.both[0]).await);
+    replicas.log.gate.send_replace(false);
+    replicas.wait("it has ended", async |_| stopping.process.has_ended()).await;
+    replicas.wait("the other one leads", async |r| r.leads(&r.both[0]).await).await;
+    replicas.wait("its Proxy is Ready", async |r| r.api.list(PROXIES).await.iter().all(is_ready)).await;
+    assert!(replicas.log.machines.lock().unwrap().values().all(|machine| machine.made <= 1));
 }

@@ -101,7 +101,8 @@ async fn show(
     write(&manifests.join("secrets.yaml"), 0o600, &format!("{}---\n{manifest}", cloud_secret(&cloud_token)))?;
     write(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
     let fleet = Fleet::start(Settings {
-        place: Place::Standalone { manifests: manifests.clone(), secret_files: vec![] },
+        place: Place::Standalone { manifests: manifests.clone() },
+        secret_files: vec![],
         data: data.clone(),
         plugins: PluginArgs { plugin_dir: Some(plugin_dir), ..PluginArgs::default() },
         token_dir: None,

@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::Router;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -40,8 +41,8 @@ use crate::store::local::database::Database;
 
 /// Where objects live.
 pub(super) enum Place {
-    /// In a folder of manifests; credentials also in files below the folders of `secret_files`.
-    Standalone { manifests: PathBuf, secret_files: Vec<PathBuf> },
+    /// In a folder of manifests.
+    Standalone { manifests: PathBuf },
     /// In the API server; the operator's own namespace. With `election`, only while this replica leads.
     Kubernetes { config: Box<kube::Config>, namespace: String, installation: Option<String>, election: Option<Times> },
 }
@@ -50,6 +51,8 @@ pub(super) enum Place {
 pub(super) struct Settings {
     pub place: Place,
     pub data: PathBuf,
+    /// Folders below which `file` references of Providers may point.
+    pub secret_files: Vec<PathBuf>,
     pub plugins: PluginArgs,
     pub token_dir: Option<PathBuf>,
     pub rest_addr: SocketAddr,
@@ -71,7 +74,8 @@ pub(super) struct Fleet {
     pub judge: SocketAddr,
     pub metrics: SocketAddr,
     pub judge_url: String,
-    election: Option<Arc<Election>>,
+    /// The election, and the task that has a part in it.
+    election: Option<(Arc<Election>, JoinHandle<()>)>,
     /// Told when it cannot go on.
     failed: oneshot::Receiver<anyhow::Error>,
     stop: CancellationToken,
@@ -117,10 +121,11 @@ impl Fleet {
         };
         let registry = Arc::new(Registry::new(Arc::new(loader), remedy));
         let until = Until { stop: stop.clone(), tasks: tasks.clone() };
+        let files = settings.secret_files;
         let mut mandate = Arc::new(Mandate::always());
         let (store, candidate): (Arc<dyn Store>, _) = match settings.place {
-            Place::Standalone { manifests, secret_files } => {
-                let store = LocalStore::open(database.clone(), &manifests, secret_files, clock.clone()).await?;
+            Place::Standalone { manifests } => {
+                let store = LocalStore::open(database.clone(), &manifests, files, clock.clone()).await?;
                 store.apply_manifests().await;
                 until.spawn(store.clone().watch_manifests());
                 (store, None)
@@ -130,7 +135,8 @@ impl Fleet {
                     mandate = Arc::new(Mandate::not_yet());
                 }
                 let store =
-                    KubeStore::connect(*config, &namespace, installation, clock.clone(), mandate.clone()).await?;
+                    KubeStore::connect(*config, &namespace, installation, files, clock.clone(), mandate.clone())
+                        .await?;
                 store.load_plugins(&registry).await?;
                 until.spawn(store.clone().watch_plugins(registry.clone()));
                 until.spawn(store.clone().watch());
@@ -181,18 +187,25 @@ impl Fleet {
             until: until.clone(),
         };
         let (fail, failed) = oneshot::channel();
-        let election = candidate.as_ref().map(|candidate| candidate.election.clone());
-        match candidate {
-            None => lead.begin().await?,
+        let election = match candidate {
+            None => {
+                lead.begin().await?;
+                None
+            }
             Some(candidate) => {
                 // Whoever stands by is ready to: a rollout goes on.
                 ready.store(true, Ordering::Release);
-                until.spawn(async move {
-                    // Nobody listens when the operator stops meanwhile.
-                    let _ = fail.send(candidate.run(lead).await);
+                let election = candidate.election.clone();
+                // None of the tasks that are waited for at the end: it renews the lease for as long as they take.
+                let task = tokio::spawn(async move {
+                    if let Some(error) = candidate.run(lead).await {
+                        // Nobody listens when the operator stops meanwhile.
+                        let _ = fail.send(error);
+                    }
                 });
+                Some((election, task))
             }
-        }
+        };
         let [rest, health, judge, metrics] = addresses;
         Ok(Self { store, registry, rest, health, judge, metrics, judge_url, election, failed, stop, tasks })
     }
@@ -220,7 +233,8 @@ impl Fleet {
             // The next leader waits until nothing of this one can land.
             return;
         }
-        if let Some(election) = self.election {
+        if let Some((election, task)) = self.election {
+            task.abort();
             election.release().await;
         }
     }
@@ -252,18 +266,25 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Leads when it is its turn; answers why no more.
-    async fn run(self, lead: Lead) -> anyhow::Error {
-        self.election.campaign().await;
+    /// Leads when it is its turn; answers why no more, or none when the operator stops before it leads.
+    async fn run(self, lead: Lead) -> Option<anyhow::Error> {
+        let stop = lead.until.stop.clone();
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return None,
+            () = self.election.campaign() => {}
+        }
         let led = async {
             // What its predecessor changed since is to be known before anything is decided.
             self.store.refresh().await?;
-            lead.begin().await?;
+            if !stop.is_cancelled() {
+                lead.begin().await?;
+            }
             std::future::pending::<anyhow::Result<()>>().await
         };
         tokio::select! {
-            lost = self.election.hold() => lost.into(),
-            Err(error) = led => error,
+            lost = self.election.hold() => Some(lost.into()),
+            Err(error) = led => Some(error),
         }
     }
 }
@@ -305,7 +326,8 @@ impl Lead {
             self.judge_url,
         ));
         let collector = Collector::new(store.clone(), clock.clone(), self.gc_grace, self.gc_dry_run);
-        let manager = Manager { store: store.clone(), registry, providers, driver, collector };
+        let plugins_used = Notify::new();
+        let manager = Manager { store: store.clone(), registry, providers, driver, collector, plugins_used };
         let tokens = Arc::new(Tokens::new(store.clone(), self.token_dir));
         let api = Api { allocator: allocator.clone(), store, tokens, clock };
         until.spawn(engine.run());

@@ -79,7 +79,7 @@ pub(super) struct RunArgs {
 
 pub(super) async fn run(args: RunArgs, set_log: SetLog) -> anyhow::Result<()> {
     let place = match args.manifests {
-        Some(manifests) => Place::Standalone { manifests, secret_files: args.secret_files },
+        Some(manifests) => Place::Standalone { manifests },
         None => {
             let times = Times {
                 lease: args.leader_elect_lease_duration.duration(),
@@ -99,6 +99,7 @@ pub(super) async fn run(args: RunArgs, set_log: SetLog) -> anyhow::Result<()> {
     let mut fleet = Fleet::start(Settings {
         place,
         data: args.data,
+        secret_files: args.secret_files,
         plugins: args.plugins,
         token_dir: args.token_dir,
         rest_addr: args.rest_addr,

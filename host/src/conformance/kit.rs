@@ -106,7 +106,7 @@ impl Kit {
             installation: format!("kit-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]),
             spec,
             shared: Shared::new(Arc::new(SystemClock::default())),
-            login_key: LoginKey { id: "kit".into(), key: rand::random::<[u8; 32]>().to_vec().into() },
+            login_key: LoginKey::new(rand::random::<[u8; 32]>().to_vec().into()),
             number: AtomicU32::new(0),
             asked: Mutex::default(),
             subject,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,6 +24,8 @@ const PROXY_WORKERS: usize = 64;
 const PROVIDER_WORKERS: usize = 8;
 /// Providers are looked at before Proxies for so long at most.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
+/// After a failure to mark plugins in use.
+const HOLD_RETRY: Duration = Duration::from_secs(5);
 /// Everything is looked at this often, should a change have been missed.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -39,6 +41,8 @@ pub struct Manager {
     pub driver: Arc<Driver>,
     /// Deletes what no Proxy names.
     pub collector: Collector,
+    /// Asks to mark anew which plugins are in use.
+    pub plugins_used: Notify,
 }
 
 impl Manager {
@@ -58,7 +62,7 @@ impl Manager {
         let looks = first.iter().map(|p| self.look_at_provider(p.name_any(), &providers, &proxies));
         // One that hangs does not keep the others waiting: it is looked at again by a worker.
         let _ = tokio::time::timeout(FIRST_LOOK, futures::future::join_all(looks)).await;
-        self.hold_plugins().await;
+        self.plugins_used.notify_one();
         self.enqueue_all(&providers, &proxies);
         ready.store(true, Ordering::Release);
         let workers = TaskTracker::new();
@@ -71,6 +75,7 @@ impl Manager {
         }
         tokio::select! {
             () = this.feed(changes, turns, verdicts, &providers, &proxies) => {}
+            () = this.hold_plugins() => {}
             () = stop.cancelled() => {}
         }
         workers.close();
@@ -80,8 +85,9 @@ impl Manager {
     async fn work_on_proxies(self: Arc<Self>, queue: Queue<ProxyKey>, stop: CancellationToken) {
         loop {
             let working = tokio::select! {
-                working = queue.next() => working,
+                biased;
                 () = stop.cancelled() => return,
+                working = queue.next() => working,
             };
             let begun = Instant::now();
             let result = match self.driver.reconcile(&working.key).await {
@@ -108,8 +114,9 @@ impl Manager {
     ) {
         loop {
             let working = tokio::select! {
-                working = queue.next() => working,
+                biased;
                 () = stop.cancelled() => return,
+                working = queue.next() => working,
             };
             self.look_at_provider(working.key.clone(), &queue, &proxies).await;
         }
@@ -125,7 +132,7 @@ impl Manager {
             self.collector.pass(&name, &handle, instances).await;
         }
         if pass.changed {
-            self.hold_plugins().await;
+            self.plugins_used.notify_one();
             self.enqueue_proxies_of(&name, proxies);
         }
         METRICS.reconciled("provider", if pass.failed { "error" } else { "requeue_after" }, begun.elapsed());
@@ -176,18 +183,26 @@ impl Manager {
                     Err(_) => self.enqueue_all(providers, proxies),
                 },
                 Some(key) = verdicts.recv() => proxies.add(key),
-                Ok(()) = plugins.changed() => self.enqueue_all(providers, proxies),
+                Ok(()) = plugins.changed() => {
+                    self.plugins_used.notify_one();
+                    self.enqueue_all(providers, proxies);
+                }
                 _ = resync.tick() => self.enqueue_all(providers, proxies),
             }
         }
     }
 
-    /// Keeps the plugins that a Provider uses from being deleted under it.
+    /// Keeps the plugins that a Provider uses from being deleted under it. Ends never.
     async fn hold_plugins(&self) {
-        let providers = self.store.providers();
-        let in_use = providers.iter().filter(|p| p.spec.plugin.oci.is_none()).map(|p| p.spec.plugin.name.clone());
-        if let Err(error) = self.store.hold_plugins(&in_use.collect()).await {
-            tracing::warn!(%error, "plugins in use are not marked as such; it is tried again at the next change");
+        loop {
+            self.plugins_used.notified().await;
+            let providers = self.store.providers();
+            let in_use = providers.iter().filter(|p| p.spec.plugin.oci.is_none()).map(|p| p.spec.plugin.name.clone());
+            if let Err(error) = self.store.hold_plugins(&in_use.collect()).await {
+                tracing::warn!(%error, "plugins in use are not marked as such yet");
+                tokio::time::sleep(HOLD_RETRY).await;
+                self.plugins_used.notify_one();
+            }
         }
     }
 

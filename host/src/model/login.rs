@@ -28,6 +28,13 @@ pub struct LoginKey {
 }
 
 impl LoginKey {
+    /// A key; its id follows from it, so that no other key goes by the same.
+    pub fn new(key: SecretBytes) -> Self {
+        let mut this = Self { id: String::new(), key };
+        this.id = format!("login-{}", hex(&this.mac(&[b"id"])[..4]));
+        this
+    }
+
     /// The login of one incarnation of one proxy.
     pub fn derive(&self, proxy_uid: &str, incarnation: u32) -> Login {
         let username = base62(&self.derive_part("username", proxy_uid, incarnation), 12);

@@ -136,6 +136,12 @@ pub fn code_bytes(component: &[u8]) -> u64 {
 /// # Errors
 /// [`ContractError::CoreWithoutContract`] without that information, [`ContractError::Malformed`] when it does not fit.
 pub fn wrap(module: &[u8]) -> Result<Vec<u8>, ContractError> {
+    // The libraries that do it panic on some of what no tool writes. Nothing of theirs outlives the panic.
+    std::panic::catch_unwind(|| encode(module))
+        .unwrap_or_else(|_| Err(malformed("its type information is none that can be read")))
+}
+
+fn encode(module: &[u8]) -> Result<Vec<u8>, ContractError> {
     let mut uses = BTreeMap::new();
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(malformed)?

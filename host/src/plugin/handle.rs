@@ -20,6 +20,7 @@ use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::{ByHost, CallError, ErrorKind, FieldError};
 use crate::model::instance::{Deletion, Description, Finding, Identity, Instance, Presence, Request};
+use crate::model::login::Login;
 use crate::model::mandate::Mandate;
 use crate::model::metrics::METRICS;
 use crate::model::provider::Limits;
@@ -173,7 +174,7 @@ impl Handle {
     ///
     /// # Errors
     /// `config-missing` when it is not granted, missing or malformed.
-    pub async fn granted_login(&self, name: &str) -> Result<crate::model::login::Login, CallError> {
+    pub async fn granted_login(&self, name: &str) -> Result<Login, CallError> {
         let missing =
             |message: String, reason: &str| CallError::new(ErrorKind::ConfigMissing, message).with_reason(reason);
         let value = match self.context.grants.secret(name).await {
@@ -189,7 +190,7 @@ impl Handle {
         let pair = value.expose_line().and_then(|text| text.split_once(':')).map(|(u, p)| (u.to_owned(), p.to_owned()));
         let (username, password) =
             pair.ok_or_else(|| missing(format!("the secret {name:?} must hold user:password"), "SecretMalformed"))?;
-        Ok(crate::model::login::Login { username, password: password.into() })
+        Ok(Login { username, password: password.into() })
     }
 
     async fn run<T: Send + 'static>(
@@ -289,7 +290,7 @@ impl Handle {
     pub async fn create(&self, request: &Request) -> Result<Instance, CallError> {
         let work = async {
             let asked = request.identity.placement.clone();
-            let secrets = request.login.iter().map(|login| login.password.clone()).collect();
+            let secrets = passwords(request.login.as_ref());
             let (config, request) = (self.config.clone(), convert::request(request));
             let answer = self
                 .run("create", secrets, export!(|guest, store| guest.call_create(store, &config, &request)))
@@ -306,11 +307,20 @@ impl Handle {
     /// # Errors
     /// By kind.
     pub async fn get(&self, identity: &Identity) -> Result<Presence, CallError> {
+        self.get_knowing(identity, None).await
+    }
+
+    /// The same. The plugin is not told of the login, but its backend may, and no text may hold it.
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn get_knowing(&self, identity: &Identity, login: Option<&Login>) -> Result<Presence, CallError> {
         let work = async {
             let asked = identity.placement.clone();
             let (config, identity) = (self.config.clone(), convert::identity(identity));
+            let secrets = passwords(login);
             let answer =
-                self.run("get", vec![], export!(|guest, store| guest.call_get(store, &config, &identity))).await?;
+                self.run("get", secrets, export!(|guest, store| guest.call_get(store, &config, &identity))).await?;
             let returned = Returned(&answer.state);
             match returned.presence(answer.value.map_err(|e| returned.error(e))?)? {
                 Presence::Present(instance) => Ok(Presence::Present(Box::new(self.at(&asked, "get", *instance)?))),
@@ -325,10 +335,19 @@ impl Handle {
     /// # Errors
     /// By kind.
     pub async fn delete(&self, identity: &Identity) -> Result<Deletion, CallError> {
+        self.delete_knowing(identity, None).await
+    }
+
+    /// The same; of the login as with [`Handle::get_knowing`].
+    ///
+    /// # Errors
+    /// By kind.
+    pub async fn delete_knowing(&self, identity: &Identity, login: Option<&Login>) -> Result<Deletion, CallError> {
         let work = async {
             let (config, identity) = (self.config.clone(), convert::identity(identity));
+            let secrets = passwords(login);
             let answer = self
-                .run("delete", vec![], export!(|guest, store| guest.call_delete(store, &config, &identity)))
+                .run("delete", secrets, export!(|guest, store| guest.call_delete(store, &config, &identity)))
                 .await?;
             let returned = Returned(&answer.state);
             returned.deletion(answer.value.map_err(|e| returned.error(e))?)
@@ -411,4 +430,8 @@ impl Handle {
             ),
         ))
     }
+}
+
+fn passwords(login: Option<&Login>) -> Vec<SecretBytes> {
+    login.iter().map(|login| login.password.clone()).collect()
 }

@@ -10,7 +10,9 @@ mod secrets;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Namespace;
@@ -34,6 +36,11 @@ use crate::model::secret::SecretBytes;
 use crate::model::{PROVIDER_FINALIZER, PROXY_FINALIZER};
 use crate::plugin::grants::{ApiServer, Cluster, SecretError, Secrets};
 
+/// A connection on which nothing arrives for so long is taken for lost.
+const SILENCE: Duration = Duration::from_secs(40);
+/// The API server ends a watch that often, so that one without news is not taken for lost, nor a lost one for quiet.
+const WATCH_SECONDS: u32 = 30;
+
 /// The store of an operator in Kubernetes.
 pub struct KubeStore {
     client: Client,
@@ -46,7 +53,7 @@ pub struct KubeStore {
     secrets: KubeSecrets,
     abandoned: abandoned::List,
     events: Events,
-    login_keys: Mutex<Vec<LoginKey>>,
+    login_keys: Vec<LoginKey>,
     api_server: ApiServer,
     changes: broadcast::Sender<Change>,
     clock: Arc<dyn Clock>,
@@ -55,17 +62,20 @@ pub struct KubeStore {
 
 impl KubeStore {
     /// Connects; on return all Proxies and Providers were listed once. `namespace` is the operator's own. `installation`:
-    /// the id to use instead of the cluster's own. `mandate`: while it does not hold, no object is written.
+    /// the id to use instead of the cluster's own. `files`: folders below which `file` references of Providers may point.
+    /// `mandate`: while it does not hold, no object is written.
     ///
     /// # Errors
     /// When the API server does not answer, or refuses, or another installation serves the cluster.
     pub async fn connect(
-        config: kube::Config,
+        mut config: kube::Config,
         namespace: &str,
         installation: Option<String>,
+        files: Vec<PathBuf>,
         clock: Arc<dyn Clock>,
         mandate: Arc<Mandate>,
     ) -> Result<Arc<Self>, StoreError> {
+        config.read_timeout = Some(SILENCE);
         let api_server = tokens::api_server(&config);
         let client = Client::try_from(config).map_err(|e| StoreError::Unavailable(e.to_string()))?;
         claim::claim(&client, namespace).await?;
@@ -77,7 +87,7 @@ impl KubeStore {
                 system.uid().unwrap_or_default()
             }
         };
-        let secrets = KubeSecrets::new(client.clone(), namespace);
+        let secrets = KubeSecrets::new(client.clone(), namespace, files);
         let login_keys = secrets.login_keys().await?;
         let (changes, _) = broadcast::channel(4096);
         let this = Arc::new(Self {
@@ -90,7 +100,7 @@ impl KubeStore {
             installation,
             plugins: plugins::Seen::default(),
             secrets,
-            login_keys: Mutex::new(login_keys),
+            login_keys,
             api_server,
             client,
             changes,
@@ -268,7 +278,7 @@ impl Store for KubeStore {
     }
 
     async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError> {
-        Ok(self.login_keys.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
+        Ok(self.login_keys.clone())
     }
 
     async fn proxy_login(&self, namespace: &str, secret: &NameRef) -> Result<Login, SecretError> {

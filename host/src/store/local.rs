@@ -64,7 +64,7 @@ impl LocalStore {
         Ok(Arc::new(Self {
             installation: String::from_utf8(installation)
                 .map_err(|_| StoreError::Unavailable("the installation id is damaged".into()))?,
-            login_key: LoginKey { id: "login-1".into(), key: key.into() },
+            login_key: LoginKey::new(key.into()),
             objects: Objects::load(database.clone(), "proxies").await?,
             provider_objects: Objects::load(database.clone(), "providers").await?,
             secrets: SecretFiles::new(files),

@@ -230,7 +230,7 @@ impl CallArgs {
             return Ok(Some(Login { username: username.into(), password: password.to_owned().into() }));
         }
         // Never an open proxy by accident, and never a password that somebody could work out.
-        let key = LoginKey { id: "call".into(), key: rand::random::<[u8; 32]>().to_vec().into() };
+        let key = LoginKey::new(rand::random::<[u8; 32]>().to_vec().into());
         Ok((spec.auth.mode != AuthMode::None).then(|| key.derive(uid, self.incarnation)))
     }
 }

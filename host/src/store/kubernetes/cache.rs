@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
@@ -13,8 +13,8 @@ use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{key_of, store_error};
-use crate::model::pulse::{BEAT, PULSE};
+use super::{WATCH_SECONDS, key_of, store_error};
+use crate::model::pulse::{BEAT, Beat, PULSE};
 use crate::store::{StoreError, finalizers_with};
 
 /// Objects of a list request; more would hold much in memory at once.
@@ -68,14 +68,10 @@ where
 
     /// Follows the API server; `changed` is told of each object that came, changed or went. Ends never.
     pub async fn follow(&self, changed: impl Fn(&T)) {
-        let config = watcher::Config { label_selector: self.labels.clone(), ..watcher::Config::default() };
-        let mut stream = watcher(self.api.clone(), config).default_backoff().boxed();
+        let mut stream = watcher(self.api.clone(), watched(self.labels.as_deref())).default_backoff().boxed();
         let mut listed: Option<BTreeSet<String>> = None;
         let beat = PULSE.of("watch");
-        loop {
-            beat.turned();
-            let Ok(event) = tokio::time::timeout(BEAT, stream.next()).await else { continue };
-            let Some(event) = event else { return };
+        while let Some(event) = next(&mut stream, &beat).await {
             match event {
                 Ok(watcher::Event::Init) => listed = Some(BTreeSet::new()),
                 Ok(watcher::Event::InitApply(object)) => {
@@ -118,9 +114,9 @@ where
         }
         let key = key_of(&object);
         let mut seen = self.lock();
-        if let Some(old) = seen.get(&key).filter(|old| old.uid() == object.uid() && version(&***old) > version(&object))
-        {
-            return old.clone();
+        // Of an earlier namesake, too: the versions of one kind are one sequence.
+        if let Some(newer) = seen.get(&key).filter(|old| version(&***old) > version(&object)) {
+            return newer.clone();
         }
         let object = Arc::new(object);
         seen.insert(key, object.clone());
@@ -175,7 +171,29 @@ where
     }
 }
 
-/// Versions of one object can be compared as numbers (Kubernetes enhancement 5504).
+/// How objects are watched; all, or those that a selector fits.
+pub(super) fn watched(labels: Option<&str>) -> watcher::Config {
+    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    watcher::Config { label_selector: labels.map(str::to_owned), ..config }
+}
+
+/// What a watch tells next; the beat goes on while it tells nothing.
+pub(super) async fn next<T>(stream: &mut (impl Stream<Item = T> + Unpin), beat: &Beat<'_>) -> Option<T> {
+    beating(beat, stream.next()).await
+}
+
+/// Something that may take long, with a beat meanwhile.
+pub(super) async fn beating<T>(beat: &Beat<'_>, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        beat.turned();
+        if let Ok(done) = tokio::time::timeout(BEAT, &mut work).await {
+            return done;
+        }
+    }
+}
+
+/// Versions of objects of one kind can be compared as numbers (Kubernetes enhancement 5504).
 fn version<T: Resource>(object: &T) -> u64 {
     object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }

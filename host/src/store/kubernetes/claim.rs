@@ -1,5 +1,7 @@
 //! One installation per cluster: it claims the cluster with an annotation on the CRD of Proxies, which its replicas share.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, Patch, PatchParams};
@@ -11,8 +13,11 @@ use crate::store::StoreError;
 
 const CRD: &str = "proxies.crawl.example.com";
 const ANNOTATION: &str = "crawl.example.com/installation";
-/// Somebody else may write the CRD meanwhile: then it is looked at again, so often.
+/// Somebody else may write the CRD meanwhile, or an API server that starts leave the first request without an answer: then
+/// it is looked at again, so often.
 const TRIES: usize = 5;
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Claims the cluster for the installation in `namespace`.
 ///
@@ -21,7 +26,11 @@ const TRIES: usize = 5;
 pub(super) async fn claim(client: &Client, namespace: &str) -> Result<(), StoreError> {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     for _ in 0..TRIES {
-        let found = crds.get_opt(CRD).await.map_err(|e| store_error(CRD, e))?;
+        let Ok(found) = tokio::time::timeout(PATIENCE, crds.get_opt(CRD)).await else {
+            tracing::warn!("the API server did not answer within {PATIENCE:?}; it is asked again");
+            continue;
+        };
+        let found = found.map_err(|e| store_error(CRD, e))?;
         let crd = found.ok_or_else(|| {
             StoreError::Unavailable(format!(
                 "CRD {CRD} is missing: proxy-operator crd | kubectl apply --server-side -f -"
@@ -44,7 +53,7 @@ pub(super) async fn claim(client: &Client, namespace: &str) -> Result<(), StoreE
             patched => return patched.map(drop),
         }
     }
-    Err(StoreError::Conflict(format!("CRD {CRD}")))
+    Err(StoreError::Unavailable(format!("CRD {CRD} could not be claimed in {TRIES} tries")))
 }
 
 async fn exists(client: &Client, namespace: &str) -> Result<bool, StoreError> {

@@ -6,7 +6,9 @@ use kube::{Client, Resource};
 use tokio::sync::mpsc;
 
 use super::KubeStore;
+use super::cache::beating;
 use crate::model::condition::truncate;
+use crate::model::pulse::PULSE;
 use crate::store::recent::Recent;
 use crate::store::{Event, Regarding, Severity, Store};
 
@@ -27,9 +29,10 @@ impl Events {
         let instance = std::env::var("HOSTNAME").ok();
         tokio::spawn(async move {
             let recorder = Recorder::new(client, Reporter { controller: "proxy-operator".into(), instance });
-            while let Some((event, regarding)) = waiting.recv().await {
+            let beat = PULSE.of("events");
+            while let Some((event, regarding)) = beating(&beat, waiting.recv()).await {
                 // A failed event never fails what it tells of.
-                if let Err(error) = recorder.publish(&event, &regarding).await {
+                if let Err(error) = beating(&beat, recorder.publish(&event, &regarding)).await {
                     tracing::debug!(reason = %event.reason, %error, "an event could not be written");
                 }
             }

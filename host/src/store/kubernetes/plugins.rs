@@ -3,17 +3,19 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher::{Event as Watched, watcher};
 use kube::{Resource, ResourceExt};
 
+use super::cache::{beating, next, watched};
 use super::{KubeStore, store_error};
+use crate::model::pulse::PULSE;
 use crate::model::{PLUGIN_FINALIZER, PLUGIN_LABEL};
 use crate::plugin::contract::ContractError;
 use crate::plugin::load::{LoadError, digest_of};
@@ -25,9 +27,13 @@ use crate::store::{Event, Regarding, Severity, Store, StoreError};
 /// The whole that a part belongs to is this file's digest, in an annotation that `plugin pack` writes.
 pub const DIGEST_ANNOTATION: &str = "crawl.example.com/plugin-digest";
 
-/// What was last seen of the ConfigMaps, by name.
+/// What was last seen of the ConfigMaps.
 #[derive(Default)]
-pub(super) struct Seen(Mutex<BTreeMap<String, Held>>);
+pub(super) struct Seen {
+    held: Mutex<BTreeMap<String, Held>>,
+    /// Those that bear our finalizer and are plugins no more: their label was taken off.
+    strays: Mutex<BTreeSet<String>>,
+}
 
 /// What one ConfigMap holds. Its bytes are fetched when they are needed, and not kept.
 #[derive(Clone, Default)]
@@ -47,9 +53,12 @@ impl KubeStore {
     /// When the ConfigMaps cannot be listed.
     pub async fn load_plugins(&self, registry: &Registry) -> Result<(), StoreError> {
         let metadata: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(self.client.clone(), &self.namespace);
-        let params = ListParams::default().labels(&selector());
-        for found in metadata.list(&params).await.map_err(|e| store_error("ConfigMaps", e))? {
-            self.look_at(&found, registry).await;
+        for found in metadata.list(&ListParams::default()).await.map_err(|e| store_error("ConfigMaps", e))? {
+            if found.labels().get(PLUGIN_LABEL).is_some_and(|value| value == "true") {
+                self.look_at(&found, registry).await;
+            } else {
+                self.plugins.strayed(&found);
+            }
         }
         Ok(())
     }
@@ -57,24 +66,30 @@ impl KubeStore {
     /// Follows the ConfigMaps. Ends never.
     pub async fn watch_plugins(self: Arc<Self>, registry: Arc<Registry>) {
         let metadata: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(self.client.clone(), &self.namespace);
-        let config = watcher::Config::default().labels(&selector());
+        let config = watched(Some(&format!("{PLUGIN_LABEL}=true")));
         let mut stream = watcher(metadata, config).default_backoff().boxed();
         let mut listed = BTreeSet::new();
-        while let Some(event) = stream.next().await {
+        let beat = PULSE.of("plugins");
+        while let Some(event) = next(&mut stream, &beat).await {
             match event {
-                Ok(watcher::Event::Init) => listed.clear(),
-                Ok(watcher::Event::InitApply(found)) => {
+                Ok(Watched::Init) => listed.clear(),
+                Ok(Watched::InitApply(found)) => {
                     listed.insert(found.name_any());
-                    self.look_at(&found, &registry).await;
+                    // Compiling may take longer than a beat.
+                    beating(&beat, self.look_at(&found, &registry)).await;
                 }
-                Ok(watcher::Event::InitDone) => {
+                Ok(Watched::InitDone) => {
                     let known: Vec<String> = self.plugins.lock().keys().cloned().collect();
                     for gone in known.iter().filter(|name| !listed.contains(*name)) {
                         self.plugins.forget(&self.namespace, gone, &registry);
                     }
                 }
-                Ok(watcher::Event::Apply(found)) => self.look_at(&found, &registry).await,
-                Ok(watcher::Event::Delete(gone)) => self.plugins.forget(&self.namespace, &gone.name_any(), &registry),
+                Ok(Watched::Apply(found)) => beating(&beat, self.look_at(&found, &registry)).await,
+                Ok(Watched::Delete(gone)) => {
+                    // Gone, or without its label.
+                    self.plugins.strayed(&gone);
+                    self.plugins.forget(&self.namespace, &gone.name_any(), &registry);
+                }
                 Err(error) => tracing::warn!(%error, "the watch of plugins is taken up again"),
             }
         }
@@ -98,6 +113,7 @@ impl KubeStore {
         for key in body.binary_data.iter().flatten().map(|(key, _)| key).filter(|key| key.ends_with(".cwasm")) {
             self.tell_refused(&name, format!("{key} is refused: {}", ContractError::Native));
         }
+        self.plugins.strays().remove(&name);
         let before = self.plugins.lock().insert(name.clone(), held.clone()).unwrap_or_default();
         for piece in &held.pieces {
             let source = self.source(&name, held.made);
@@ -163,7 +179,7 @@ impl KubeStore {
 
     /// Sets our finalizer on each ConfigMap that holds one of these plugins, and takes it from the others.
     pub(super) async fn hold_configmaps(&self, in_use: &BTreeSet<String>) -> Result<(), StoreError> {
-        let known: Vec<(String, bool, bool)> = self
+        let mut known: Vec<(String, bool, bool)> = self
             .plugins
             .lock()
             .iter()
@@ -172,9 +188,11 @@ impl KubeStore {
                 (name.clone(), held.in_use, used)
             })
             .collect();
+        known.extend(self.plugins.strays().iter().map(|name| (name.clone(), true, false)));
         let metadata: Api<PartialObjectMeta<ConfigMap>> = Api::namespaced(self.client.clone(), &self.namespace);
         for (name, _, used) in known.into_iter().filter(|(_, held, used)| held != used) {
             let Some(found) = metadata.get_metadata_opt(&name).await.map_err(|e| store_error(&name, e))? else {
+                self.plugins.strays().remove(&name);
                 continue;
             };
             let held = found.finalizers().iter().any(|f| f == PLUGIN_FINALIZER);
@@ -191,6 +209,7 @@ impl KubeStore {
             if let Some(held) = self.plugins.lock().get_mut(&name) {
                 held.in_use = used;
             }
+            self.plugins.strays().remove(&name);
         }
         Ok(())
     }
@@ -225,8 +244,19 @@ impl KubeStore {
 }
 
 impl Seen {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Held>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn strays(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.strays.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a ConfigMap that bears our finalizer without being a plugin.
+    fn strayed(&self, found: &PartialObjectMeta<ConfigMap>) {
+        if found.finalizers().iter().any(|f| f == PLUGIN_FINALIZER) {
+            self.strays().insert(found.name_any());
+        }
     }
 
     /// A ConfigMap is gone, and its plugins with it.
@@ -245,8 +275,4 @@ impl Seen {
             registry.withdraw(&piece.plugin, &source);
         }
     }
-}
-
-fn selector() -> String {
-    format!("{PLUGIN_LABEL}=true")
 }

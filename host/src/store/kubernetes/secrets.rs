@@ -2,7 +2,7 @@
 //! API tokens are followed.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
 use k8s_openapi::ByteString;
@@ -10,15 +10,16 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, PostParams};
 use kube::core::{ObjectMeta, PartialObjectMeta};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher::{Event, watcher};
 use kube::{Client, Resource, ResourceExt};
 
-use super::cache::Cache;
+use super::cache::{Cache, next, watched};
 use super::store_error;
 use crate::model::login::{Login, LoginKey};
 use crate::model::manifest::SecretManifest;
 use crate::model::provider::Source;
 use crate::model::proxy::Proxy;
+use crate::model::pulse::PULSE;
 use crate::model::secret::SecretBytes;
 use crate::model::{API_TOKEN_LABEL, PROVIDER_SECRET_LABEL};
 use crate::plugin::grants::SecretError;
@@ -27,8 +28,9 @@ use crate::store::{LabelledSecret, StoreError};
 
 /// The Secret that holds the operator's own keys.
 const KEYS: &str = "proxy-operator-key";
-/// Where credentials are mounted.
-const MOUNTS: &str = "/etc/proxy-operator";
+/// The key of it from which new logins are derived. Others that begin like it are those of before: what was made with them
+/// goes on.
+const LOGIN: &str = "login";
 
 pub(super) struct Secrets {
     client: Client,
@@ -39,14 +41,14 @@ pub(super) struct Secrets {
 }
 
 impl Secrets {
-    pub fn new(client: Client, namespace: &str) -> Self {
+    pub fn new(client: Client, namespace: &str, files: Vec<PathBuf>) -> Self {
         let own: Api<Secret> = Api::namespaced(client.clone(), namespace);
         Self {
             tokens: Cache::new(own.clone()).labelled(&format!("{API_TOKEN_LABEL}=true")),
             own,
             client,
             namespace: namespace.to_owned(),
-            roots: FileRoots(vec![MOUNTS.into()]),
+            roots: FileRoots::new(files),
         }
     }
 
@@ -118,7 +120,7 @@ impl Secrets {
         let what = format!("Secret {KEYS}");
         let made = Secret {
             metadata: ObjectMeta { name: Some(KEYS.into()), ..ObjectMeta::default() },
-            data: Some(BTreeMap::from([("login".to_owned(), ByteString(rand::random::<[u8; 32]>().to_vec()))])),
+            data: Some(BTreeMap::from([(LOGIN.to_owned(), ByteString(rand::random::<[u8; 32]>().to_vec()))])),
             ..Secret::default()
         };
         let stored = match self.own.get_opt(KEYS).await.map_err(|e| store_error(&what, e))? {
@@ -131,28 +133,26 @@ impl Secrets {
                 Err(error) => return Err(store_error(&what, error)),
             },
         };
-        let key = plain(stored).data.remove("login");
-        let key = key.filter(|key| key.expose().len() >= 32);
-        let key =
-            key.ok_or_else(|| StoreError::Unavailable(format!("{what} has no key login of 32 bytes: restore it")))?;
-        Ok(vec![LoginKey { id: "login-1".into(), key }])
+        keys_in(plain(stored).data)
+            .ok_or_else(|| StoreError::Unavailable(format!("{what} has no key {LOGIN} of 32 bytes: restore it")))
     }
 
-    /// Tells of each change of a Secret that a Provider may use, or that holds a token. Ends never.
+    /// Tells of each change of a Secret or a mounted file that a Provider may use. Ends never.
     pub async fn follow(&self, changed: impl Fn()) {
         let providers = async {
-            let labelled = watcher::Config::default().labels(&format!("{PROVIDER_SECRET_LABEL}=true"));
+            let labelled = watched(Some(&format!("{PROVIDER_SECRET_LABEL}=true")));
             let metadata: Api<PartialObjectMeta<Secret>> = Api::namespaced(self.client.clone(), &self.namespace);
             let mut stream = watcher(metadata, labelled).default_backoff().boxed();
-            while let Some(event) = stream.next().await {
+            let beat = PULSE.of("watch");
+            while let Some(event) = next(&mut stream, &beat).await {
                 match event {
-                    Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_) | watcher::Event::InitDone) => changed(),
+                    Ok(Event::Apply(_) | Event::Delete(_) | Event::InitDone) => changed(),
                     Ok(_) => {}
                     Err(error) => tracing::warn!(%error, "the watch of Secrets is taken up again"),
                 }
             }
         };
-        futures::future::join(providers, self.tokens.follow(|_| {})).await;
+        futures::future::join3(providers, self.roots.follow(&changed), self.tokens.follow(|_| {})).await;
     }
 
     async fn get(&self, api: &Api<Secret>, namespace: &str, name: &str) -> Result<SecretManifest, SecretError> {
@@ -170,11 +170,37 @@ impl Secrets {
     }
 }
 
+/// The keys for logins, the newest first; none without that one.
+fn keys_in(mut data: BTreeMap<String, SecretBytes>) -> Option<Vec<LoginKey>> {
+    data.retain(|name, key| name.starts_with(LOGIN) && key.expose().len() >= 32);
+    // It comes first, since the others' names begin with its own.
+    data.contains_key(LOGIN).then(|| data.into_values().map(LoginKey::new).collect())
+}
+
 fn plain(secret: Secret) -> SecretManifest {
     let data = secret.data.unwrap_or_default().into_iter().map(|(key, value)| (key, value.0.into())).collect();
     SecretManifest {
         name: secret.metadata.name.unwrap_or_default(),
         labels: secret.metadata.labels.unwrap_or_default(),
         data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_goes_by_what_it_is_and_earlier_ones_stay_known() {
+        let data = |keys: &[(&str, u8)]| {
+            keys.iter().map(|(name, byte)| ((*name).to_owned(), SecretBytes::from(vec![*byte; 32]))).collect()
+        };
+        let ids = |keys| keys_in(data(keys)).unwrap().into_iter().map(|key| key.id).collect::<Vec<_>>();
+        let first = ids(&[("login", 1)]);
+        let rotated = ids(&[("login-2026", 1), ("login", 2), ("other", 3)]);
+        assert_eq!((rotated.len(), &rotated[1]), (2, &first[0]));
+        assert_ne!(rotated[0], first[0], "a key that was lost and made anew is another one");
+        assert!(keys_in(data(&[("login-2026", 1)])).is_none());
+        assert!(keys_in(BTreeMap::from([("login".to_owned(), SecretBytes::from(vec![1; 16]))])).is_none());
     }
 }

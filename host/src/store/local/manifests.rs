@@ -78,7 +78,7 @@ struct Wanted {
 }
 
 impl LocalStore {
-    /// Applies the folder now and whenever it changes. Ends never.
+    /// Applies the folder now and whenever it changes, and follows the files with credentials. Ends never.
     pub async fn watch_manifests(self: Arc<Self>) {
         let this = self.clone();
         let watcher = notify::recommended_watcher(move |_| this.folder.look_again()).and_then(|mut watcher| {
@@ -88,11 +88,15 @@ impl LocalStore {
         if let Err(error) = &watcher {
             tracing::warn!(path = %self.folder.path.display(), %error, "the folder cannot be watched; it is looked through every {RESCAN:?}");
         }
-        loop {
-            self.apply_manifests().await;
-            let _ = tokio::time::timeout(RESCAN, self.folder.again.notified()).await;
-            tokio::time::sleep(SETTLE).await;
-        }
+        let folder = async {
+            loop {
+                self.apply_manifests().await;
+                let _ = tokio::time::timeout(RESCAN, self.folder.again.notified()).await;
+                tokio::time::sleep(SETTLE).await;
+            }
+        };
+        let files = self.secrets.follow_files(|| self.changed(Change::Secrets));
+        futures::future::join(folder, files).await;
     }
 
     /// Applies the folder once. What is wrong is told by an event that names the file, once.

@@ -23,7 +23,7 @@ pub struct SecretFiles {
 impl SecretFiles {
     /// No Secret yet; files may be read below `roots`.
     pub fn new(roots: Vec<PathBuf>) -> Self {
-        Self { manifests: RwLock::default(), roots: FileRoots(roots) }
+        Self { manifests: RwLock::default(), roots: FileRoots::new(roots) }
     }
 
     /// Replaces what the manifests hold; answers whether anything changed.
@@ -44,6 +44,11 @@ impl SecretFiles {
             (None, Some(path)) => self.roots.read(Path::new(path)),
             (None, None) => Err(SecretError::Missing("neither secretRef nor file is given".into())),
         }
+    }
+
+    /// Tells of each change of a file that was read. Ends never.
+    pub(super) async fn follow_files(&self, changed: impl Fn()) {
+        self.roots.follow(changed).await;
     }
 
     pub(super) fn login(&self, name: &str) -> Result<Login, SecretError> {
