@@ -1,14 +1,19 @@
 //! A replica that does not lead changes nothing at a backend.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::http::{Method, StatusCode};
 use proxy_operator::model::clock::SystemClock;
 use proxy_operator::model::error::ByHost;
 use proxy_operator::model::mandate::Mandate;
 use proxy_operator::plugin::grants::SecretError;
 use proxy_operator::plugin::handle::Shared;
-use proxy_operator_tests::plugins::{Setup, identity, loaded, request};
+use proxy_operator_tests::plugins::{Setup, identity, loaded, request, soon};
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, mpsc};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_mandate_nothing_is_created_or_deleted_and_everything_can_be_looked_at() {
@@ -28,6 +33,47 @@ async fn without_a_mandate_nothing_is_created_or_deleted_and_everything_can_be_l
             assert!(refused.is_none_or(|e| matches!(e.by_host, Some(ByHost::HeldBack(_)))));
         }
         assert!(handle.get(&asked).await.is_ok() && handle.check().await.is_ok());
+    }
+}
+
+/// A cloud that keeps its first answer back until it may be given, and counts what it is asked.
+async fn slow_cloud(gate: Arc<Notify>) -> (SocketAddr, mpsc::UnboundedReceiver<Method>) {
+    let (tell, asked) = mpsc::unbounded_channel();
+    let answer = move |method: Method| {
+        let (tell, gate) = (tell.clone(), gate.clone());
+        async move {
+            tell.send(method).unwrap();
+            gate.notified().await;
+            StatusCode::SERVICE_UNAVAILABLE
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
+    (addr, asked)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_under_way_ends_when_the_mandate_does_and_sends_nothing_more() {
+    for function in ["create", "delete", "get"] {
+        let (gate, mandate) = (Arc::new(Notify::new()), Arc::new(Mandate::always()));
+        let (cloud, mut asked) = slow_cloud(gate.clone()).await;
+        let shared = Shared::new(Arc::new(SystemClock::default())).under(mandate.clone());
+        let handle = Setup::new().shared(shared).http("cloud", cloud).bind(loaded("sandbox").await);
+        let call = tokio::spawn(async move {
+            match function {
+                "create" => handle.create(&request("a", "zone-a@c1")).await.map(drop),
+                "delete" => handle.delete(&identity("a", "zone-a@c1")).await.map(drop),
+                _ => handle.get(&identity("a", "zone-a@c1")).await.map(drop),
+            }
+        });
+        // It looks before it changes anything.
+        assert_eq!(soon("the first request", asked.recv()).await, Some(Method::GET));
+        mandate.end();
+        gate.notify_one();
+        let error = soon("its end", call).await.unwrap().unwrap_err();
+        assert_eq!(error.reason == "NotLeading", function != "get", "{function}: {error:?}");
+        assert!(asked.try_recv().is_err(), "{function} asked again");
     }
 }
 

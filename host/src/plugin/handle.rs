@@ -1,6 +1,7 @@
 //! A plugin as one Provider uses it: with its grants, its config and its limits.
 
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
@@ -213,10 +214,11 @@ impl Handle {
     ) -> Result<T, CallError> {
         let Context { provider, plugin, metrics, .. } = &self.context;
         let version = &self.plugin.description.version;
-        // The last thing looked at before a backend is changed: a process may have been frozen anywhere above.
-        if matches!(function, "create" | "delete") && !self.mandate.holds(self.context.clock.monotonic()) {
-            let error = CallError::new(ErrorKind::Transient, "another replica of the operator leads");
-            return Err(CallError { by_host: Some(ByHost::HeldBack(NOT_LEADING)), ..error.with_reason("NotLeading") });
+        // Looked at before the call, and each time that it goes on: a process may have been frozen anywhere.
+        let may_go_on =
+            || !matches!(function, "create" | "delete") || self.mandate.holds(self.context.clock.monotonic());
+        if !may_go_on() {
+            return Err(not_leading());
         }
         let turn = match self.holding.as_ref().map(|holding| holding.admit(function)).transpose() {
             Ok(turn) => turn,
@@ -228,7 +230,12 @@ impl Handle {
         let span =
             tracing::debug_span!("call", %provider, %plugin, %version, function, outcome = tracing::field::Empty);
         let started = Instant::now();
-        let outcome = work.instrument(span.clone()).await;
+        let mut work = std::pin::pin!(work.instrument(span.clone()));
+        let outcome = std::future::poll_fn(|cx| match may_go_on() {
+            true => work.as_mut().poll(cx),
+            false => Poll::Ready(Err(not_leading())),
+        })
+        .await;
         let word = outcome.as_ref().map_or_else(|e| e.kind.label(), |_| "ok");
         span.record("outcome", word);
         metrics.called(function, word, Some(started.elapsed()));
@@ -430,6 +437,11 @@ impl Handle {
             ),
         ))
     }
+}
+
+fn not_leading() -> CallError {
+    let error = CallError::new(ErrorKind::Transient, "another replica of the operator leads");
+    CallError { by_host: Some(ByHost::HeldBack(NOT_LEADING)), ..error.with_reason("NotLeading") }
 }
 
 fn passwords(login: Option<&Login>) -> Vec<SecretBytes> {
