@@ -6,6 +6,7 @@ pub mod beside;
 mod calls;
 pub mod decide;
 pub mod driver;
+pub mod held;
 pub mod memory;
 mod publish;
 pub mod rebuild;

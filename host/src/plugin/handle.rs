@@ -20,7 +20,7 @@ use super::load::Loaded;
 use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::{ByHost, CallError, ErrorKind, FieldError};
-use crate::model::instance::{Deletion, Description, Finding, Identity, Instance, Presence, Request};
+use crate::model::instance::{Deletion, Description, Finding, Identity, Instance, ONE_PER_PLACE, Presence, Request};
 use crate::model::login::Login;
 use crate::model::mandate::Mandate;
 use crate::model::metrics::METRICS;
@@ -156,14 +156,27 @@ impl Handle {
         self.context.timeout
     }
 
-    /// Why calls of this function are held back, if they are.
-    pub fn held(&self, function: &str) -> Option<Held> {
-        self.holding.as_ref()?.held(function)
+    /// Why calls of this function about an instance at this placement are held back, if they are.
+    pub fn held(&self, function: &str, placement: Option<&str>) -> Option<Held> {
+        self.holding.as_ref()?.held(function, placement.and_then(|placement| self.target(function, placement)))
     }
 
-    /// Why calls of any function are held back, if some are.
+    /// Why calls are held back whomever they ask, if some are.
     pub fn holds_back(&self) -> Option<Held> {
         self.holding.as_ref()?.any()
+    }
+
+    /// The targets that are out of reach, so that calls about what is there are held back.
+    pub fn targets_held(&self) -> Vec<(String, Held)> {
+        self.holding.as_ref().map(Holding::targets).unwrap_or_default()
+    }
+
+    /// Which host, zone or cluster a call asks: what a placement has before its `@`. A place that holds one instance is no
+    /// target of its own, but one of many at the same backend.
+    fn target<'p>(&self, function: &str, placement: &'p str) -> Option<&'p str> {
+        let asks_it = matches!(function, "create" | "get" | "delete") && !placement.is_empty();
+        let target = placement.split_once('@').map_or(placement, |(target, _)| target);
+        Some(target).filter(|_| asks_it && !self.plugin.description.has(ONE_PER_PLACE))
     }
 
     /// Something changed for which calls are worth another try at once.
@@ -220,7 +233,8 @@ impl Handle {
         if !may_go_on() {
             return Err(not_leading());
         }
-        let turn = match self.holding.as_ref().map(|holding| holding.admit(function)).transpose() {
+        let target = about.and_then(|identity| self.target(function, &identity.placement));
+        let turn = match self.holding.as_ref().map(|holding| holding.admit(function, target)).transpose() {
             Ok(turn) => turn,
             Err(held) => {
                 metrics.called(function, "held-back", None);
@@ -231,11 +245,14 @@ impl Handle {
             tracing::debug_span!("call", %provider, %plugin, %version, function, outcome = tracing::field::Empty);
         let started = Instant::now();
         let mut work = std::pin::pin!(work.instrument(span.clone()));
-        let outcome = std::future::poll_fn(|cx| match may_go_on() {
-            true => work.as_mut().poll(cx),
-            false => Poll::Ready(Err(not_leading())),
-        })
-        .await;
+        let ended = std::future::poll_fn(|cx| match may_go_on() {
+            true => work.as_mut().poll(cx).map(Some),
+            false => Poll::Ready(None),
+        });
+        let Some(outcome) = ended.await else {
+            metrics.called(function, "held-back", None);
+            return Err(not_leading());
+        };
         let word = outcome.as_ref().map_or_else(|e| e.kind.label(), |_| "ok");
         span.record("outcome", word);
         metrics.called(function, word, Some(started.elapsed()));
@@ -421,7 +438,11 @@ impl Handle {
             let returned = Returned(&answer.state);
             answer.value.map(|findings| returned.findings(findings)).map_err(|e| returned.error(e))
         };
-        self.made("check", None, |findings: &Vec<Finding>| usable(findings), work).await
+        let findings = self.made("check", None, |findings: &Vec<Finding>| usable(findings), work).await?;
+        if let Some(holding) = &self.holding {
+            holding.reached(findings.iter().filter(|finding| finding.healthy).map(|finding| finding.target.as_str()));
+        }
+        Ok(findings)
     }
 
     /// An answer about another place than the one asked for is a fault of the plugin.

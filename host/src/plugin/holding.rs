@@ -1,5 +1,5 @@
 //! Holding back the calls of one Provider: those of a function with which its plugin keeps failing, and all that ask a
-//! backend which is out of reach.
+//! backend which is out of reach: that of one target (a host, a zone), or, where a call is about no placement, of all.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -48,19 +48,45 @@ pub(super) struct Holding {
 #[derive(Default)]
 struct State {
     functions: BTreeMap<&'static str, Breaker>,
+    /// Of calls that are about no target.
     backend: Breaker,
+    /// Each target by itself: a host that is down must not hold back the others, nor one of those let it go.
+    targets: BTreeMap<String, Breaker>,
+}
+
+/// The breaker of what a call asks.
+fn asked<'a>(
+    backend: &'a mut Breaker,
+    targets: &'a mut BTreeMap<String, Breaker>,
+    target: Option<&str>,
+) -> &'a mut Breaker {
+    match target {
+        None => backend,
+        Some(target) => targets.entry(target.to_owned()).or_default(),
+    }
 }
 
 /// A call under way. Dropped without an outcome, it says nothing.
 pub(super) struct Turn<'a> {
     holding: &'a Holding,
     function: &'static str,
+    target: Option<String>,
     tickets: Option<(Ticket, Option<Ticket>)>,
 }
 
 /// Whether a function asks the backend: by the contract these do not.
 fn asks(function: &str) -> bool {
     !matches!(function, "describe" | "validate")
+}
+
+/// Whether an error proves that the backend was there to refuse. What a plugin may say without asking proves nothing.
+fn proves(function: &str, error: &CallError) -> bool {
+    let refused = match error.kind {
+        ErrorKind::Unauthorized | ErrorKind::RateLimited(_) | ErrorKind::Foreign => true,
+        ErrorKind::Exhausted | ErrorKind::InvalidSpec(_) => function != "place",
+        _ => false,
+    };
+    refused && error.by_host.is_none() && asks(function)
 }
 
 /// Whether it waits for a backend that is out of reach. `check` is what tells that it is back, at its Provider's own pace.
@@ -79,20 +105,22 @@ impl Holding {
         Self { plugin, provider, clock, turns, shown, state: Mutex::default() }
     }
 
-    /// Lets a call begin, or says why and for how long not.
-    pub fn admit(&self, function: &'static str) -> Result<Turn<'_>, CallError> {
+    /// Lets a call begin, or says why and for how long not. `target`: whom it asks, where that is known.
+    pub fn admit(&self, function: &'static str, target: Option<&str>) -> Result<Turn<'_>, CallError> {
         let now = self.clock.monotonic();
         let mut state = self.lock();
-        let State { functions, backend } = &mut *state;
+        let State { functions, backend, targets } = &mut *state;
         let own = functions.entry(function).or_default();
         let both = own.admit(now).and_then(|ticket| {
-            let other = waits(function).then(|| backend.admit(now)).transpose();
+            let other = waits(function).then(|| asked(backend, targets, target).admit(now)).transpose();
             other.inspect_err(|_| own.ended(ticket)).map(|other| (ticket, other))
         });
         match both {
-            Ok(tickets) => Ok(Turn { holding: self, function, tickets: Some(tickets) }),
+            Ok(tickets) => {
+                Ok(Turn { holding: self, function, target: target.map(str::to_owned), tickets: Some(tickets) })
+            }
             Err(wait) => {
-                let held = state.held(function).unwrap_or(Held { reason: FAILING, message: String::new() });
+                let held = state.held(function, target).unwrap_or(Held { reason: FAILING, message: String::new() });
                 let kind = if held.reason == FAILING { ErrorKind::Internal } else { ErrorKind::Transient };
                 let error = CallError::new(kind, held.message).with_reason(held.reason);
                 Err(CallError { by_host: Some(ByHost::HeldBack(wait)), ..error })
@@ -100,23 +128,46 @@ impl Holding {
         }
     }
 
-    /// Why calls of this function are held back.
-    pub fn held(&self, function: &str) -> Option<Held> {
-        self.lock().held(function)
+    /// Why calls of this function that ask this target are held back.
+    pub fn held(&self, function: &str, target: Option<&str>) -> Option<Held> {
+        self.lock().held(function, target)
     }
 
-    /// Why any calls are held back.
+    /// Why calls are held back whomever they ask.
     pub fn any(&self) -> Option<Held> {
         let state = self.lock();
         let failing = state.functions.values().find_map(Breaker::why).map(failing);
-        failing.or_else(|| state.backend.why().map(unreachable))
+        let everywhere = || {
+            let all = state.targets.values().all(|target| target.why().is_some());
+            state.targets.values().find_map(Breaker::why).filter(|_| all)
+        };
+        failing.or_else(|| state.backend.why().or_else(everywhere).map(unreachable))
+    }
+
+    /// The targets that are out of reach, and why it is thought so.
+    pub fn targets(&self) -> Vec<(String, Held)> {
+        let state = self.lock();
+        let held = state.targets.iter().filter_map(|(name, target)| Some((name.clone(), unreachable(target.why()?))));
+        held.collect()
+    }
+
+    /// These targets are there.
+    pub fn reached<'t>(&self, targets: impl Iterator<Item = &'t str>) {
+        let mut state = self.lock();
+        let turned =
+            targets.fold(false, |turned, name| state.targets.get_mut(name).is_some_and(Breaker::worked) | turned);
+        self.show(&state, turned);
     }
 
     /// Lets all calls go at once: something changed.
     pub fn reset(&self) {
         let mut state = self.lock();
-        let State { functions, backend } = &mut *state;
-        let turned = functions.values_mut().chain([backend]).fold(false, |turned, one| one.worked() | turned);
+        let State { functions, backend, targets } = &mut *state;
+        let turned = functions
+            .values_mut()
+            .chain([backend])
+            .chain(targets.values_mut())
+            .fold(false, |turned, one| one.worked() | turned);
         self.show(&state, turned);
     }
 
@@ -124,7 +175,8 @@ impl Holding {
     fn show(&self, state: &State, turned: bool) {
         let failing = state.functions.values().filter(|own| own.why().is_some()).count();
         self.shown.failing.store(failing as u64, Ordering::Relaxed);
-        self.shown.unreachable.store(state.backend.why().is_some().into(), Ordering::Relaxed);
+        let unreachable = state.targets.values().chain([&state.backend]).filter(|one| one.why().is_some()).count();
+        self.shown.unreachable.store(unreachable as u64, Ordering::Relaxed);
         if turned {
             // Nobody listens while the operator starts or ends.
             let _ = self.turns.send(self.provider.clone());
@@ -137,9 +189,10 @@ impl Holding {
 }
 
 impl State {
-    fn held(&self, function: &str) -> Option<Held> {
+    fn held(&self, function: &str, target: Option<&str>) -> Option<Held> {
         let own = self.functions.get(function).and_then(Breaker::why).map(failing);
-        own.or_else(|| self.backend.why().filter(|_| waits(function)).map(unreachable))
+        let asked = || target.map_or(Some(&self.backend), |target| self.targets.get(target));
+        own.or_else(|| asked().and_then(Breaker::why).filter(|_| waits(function)).map(unreachable))
     }
 }
 
@@ -158,8 +211,9 @@ impl Turn<'_> {
         let Holding { plugin, clock, .. } = self.holding;
         let (function, now, random) = (self.function, clock.monotonic(), &mut rand::rng());
         let mut state = self.holding.lock();
-        let State { functions, backend } = &mut *state;
+        let State { functions, backend, targets } = &mut *state;
         let own = functions.entry(function).or_default();
+        let backend = asked(backend, targets, self.target.as_deref());
         let by_host = outcome.err().and_then(|error| error.by_host);
         let mut turned = match (by_host, outcome) {
             (Some(ByHost::Trapped), Err(error)) => {
@@ -181,12 +235,14 @@ impl Turn<'_> {
         let backend_ticket_or_free = backend_ticket.unwrap_or_default();
         turned |= match outcome {
             Ok(()) if reached == Reached::Yes => backend.worked(),
+            Err(error) if proves(function, error) => backend.worked(),
             Err(error)
                 if error.kind == ErrorKind::Transient && error.by_host != Some(ByHost::Queued) && asks(function) =>
             {
+                let at = self.target.as_ref().map(|target| format!(" of {target}")).unwrap_or_default();
                 let why = || {
                     format!(
-                        "{FAILURES} calls in a row did not reach the backend, and calls are held back and tried again now and then; \
+                        "{FAILURES} calls in a row did not reach the backend{at}, and calls are held back and tried again now and then; \
                          the last one, {function} of plugin {plugin}: {error}"
                     )
                 };
@@ -206,7 +262,12 @@ impl Drop for Turn<'_> {
         if let Some((own, backend)) = self.tickets.take() {
             let mut state = self.holding.lock();
             state.functions.entry(self.function).or_default().ended(own);
-            state.backend.ended(backend.unwrap_or_default());
+            let State { backend: all, targets, .. } = &mut *state;
+            asked(all, targets, self.target.as_deref()).ended(backend.unwrap_or_default());
         }
     }
 }
+
+#[cfg(test)]
+#[path = "holding_tests.rs"]
+mod tests;

@@ -45,6 +45,7 @@ pub(super) fn judge(
         Err(_) if let Some(held) = held => return (held.into(), old_targets()),
         Err(error) => return (Says::new(false, error.reason, error.message), old_targets()),
     };
+    let findings = with_held(findings, handle.targets_held());
     let description = &handle.plugin().description;
     let serves = format!("{} {} serves", description.name, description.version);
     let says = if let Some(held) = held {
@@ -61,6 +62,16 @@ pub(super) fn judge(
         .map(|f| TargetStatus { name: f.target, healthy: f.healthy, reason: f.reason, message: f.message })
         .collect();
     (says, targets)
+}
+
+/// The findings of `check`, and the targets that calls do not reach where it says nothing of them.
+fn with_held(mut findings: Vec<Finding>, held: Vec<(String, Held)>) -> Vec<Finding> {
+    for (target, Held { reason, message }) in held {
+        if findings.iter().all(|finding| finding.target != target) {
+            findings.push(Finding { target, healthy: false, reason: reason.to_owned(), message });
+        }
+    }
+    findings
 }
 
 /// What the findings of `check` come to.
@@ -145,6 +156,21 @@ impl Providers {
 mod tests {
     use super::*;
     use crate::model::condition::Status;
+
+    #[test]
+    fn a_target_that_calls_do_not_reach_is_told_where_check_says_nothing_of_it() {
+        let target = |name: &str, healthy| Finding {
+            target: name.into(),
+            healthy,
+            reason: if healthy { "Ok" } else { "Unreachable" }.into(),
+            message: "m".into(),
+        };
+        let held = |name: &str| (name.to_owned(), Held { reason: "BackendUnavailable", message: "down".into() });
+        let findings = with_held(vec![target("a", true), target("c", false)], vec![held("c"), held("d")]);
+        let said: Vec<_> = findings.iter().map(|f| (f.target.as_str(), f.healthy, f.reason.as_str())).collect();
+        assert_eq!(said, [("a", true, "Ok"), ("c", false, "Unreachable"), ("d", false, "BackendUnavailable")]);
+        assert_eq!(of_findings(&findings, false, "p", "serves".into()).reason, "Degraded");
+    }
 
     #[test]
     fn a_provider_is_ready_while_one_target_is_usable_and_names_those_that_are_not() {

@@ -57,14 +57,15 @@ pub(super) fn next(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
         } else {
             follow(proxy, status, next, memory, facts, provider)
         };
-        match step {
+        match memory.unless_held(step, facts.now) {
             Step::Wait(other) => wait = other,
             step => return step,
         }
     }
     memory.leaving.retain(|incarnation, _| status.retiring.iter().any(|old| old.incarnation == *incarnation));
     for old in &status.retiring {
-        match leave(proxy, status, old, memory, facts, provider) {
+        let step = leave(proxy, status, old, memory, facts, provider);
+        match memory.unless_held(step, facts.now) {
             Step::Wait(other) => wait = wait.min(other),
             step => return step,
         }

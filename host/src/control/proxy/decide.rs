@@ -101,6 +101,7 @@ pub fn next(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
     memory.look_at_mark(proxy, facts.now);
     let step =
         if proxy.is_deleting() { next_deleting(proxy, memory, facts) } else { next_living(proxy, memory, facts) };
+    let step = memory.unless_held(step, facts.now);
     let beside = proxy.status.as_ref().is_some_and(|s| s.next.is_some() || !s.retiring.is_empty());
     let wait = match step {
         _ if !beside => return step,
@@ -141,7 +142,11 @@ fn next_living(proxy: &Proxy, memory: &mut Memory, facts: &Facts) -> Step {
     }
     let answered = memory.validated.as_ref().is_some_and(|(generation, epoch, _)| (*generation, *epoch) == asked);
     if !answered && longest == Duration::MAX {
-        return Step::Call(Call::Validate);
+        match memory.unless_held(Step::Call(Call::Validate), facts.now) {
+            // The same holds where the plugin is not asked at all.
+            Step::Wait(wait) if made => longest = wait,
+            step => return step,
+        }
     }
     if matches!(facts.own_login, OwnLogin::Lacking(_)) {
         longest = longest.min(LOGIN_POLL);

@@ -7,6 +7,8 @@ use crate::model::proxy::InstanceStatus;
 
 #[path = "decide_tests/deleting.rs"]
 mod deleting;
+#[path = "decide_tests/held.rs"]
+mod held;
 #[path = "decide_tests/holding.rs"]
 mod holding;
 #[path = "decide_tests/logins.rs"]

@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use super::absorb::absorb;
 use super::beside;
 use super::decide::{Call, Step, is_foreign, next};
+use super::held::{HeldCall, placement_of};
 use super::publish::Published;
 use super::{Facts, Listed, Memory, OwnLogin, ProviderFacts, Roster, Seen};
 use crate::control::provider::Providers;
@@ -124,9 +125,10 @@ impl Driver {
                 let (facts, handle) = self.facts(&proxy, &keys, own_login);
                 let before = self.recall(&proxy, facts.now);
                 let mut memory = before.clone();
-                memory
-                    .held
-                    .take_if(|(function, _)| handle.as_ref().is_none_or(|handle| handle.held(function).is_none()));
+                memory.keep_held(&proxy, facts.now, |held| {
+                    let placement = held.placement.as_deref();
+                    handle.as_ref().is_some_and(|handle| handle.held(held.function, placement).is_some())
+                });
                 let step = next(&proxy, &mut memory, &facts);
                 self.remember(&proxy, memory.clone());
                 self.enrol(&proxy, &memory, facts.now);
@@ -182,11 +184,13 @@ impl Driver {
             if let Err(error @ CallError { by_host: Some(ByHost::HeldBack(wait)), .. }) = &answer
                 && !goes_on(error)
             {
-                // Nothing was asked, so nothing is taken in; who waits is woken when calls are let go.
-                memory.held = handle.held(call.function()).map(|held| (call.function(), held));
-                self.remember(&proxy, memory.clone());
-                self.settle(&proxy, &memory, &facts, &keys, Some(handle.as_ref())).await?;
-                return Ok(Some(wait.mul_f64(rand::random_range(1.0..1.2))));
+                // Nothing was asked, so nothing is taken in; who waits is woken when calls are let go. The rest goes on.
+                let (function, placement) = (call.function(), placement_of(&proxy, which));
+                let until = self.clock.monotonic() + wait.mul_f64(rand::random_range(1.0..1.2));
+                let (says, placement) = (handle.held(function, placement), placement.map(str::to_owned));
+                memory.hold(HeldCall { which, function, placement, until, says });
+                self.remember(&proxy, memory);
+                continue;
             }
             if let Err(error) = &answer {
                 tracing::info!(proxy = %key, function = call.function(), kind = error.kind.label(), "{}", error.message);
@@ -202,6 +206,8 @@ impl Driver {
                 Some(which) => beside::absorb(&proxy, &mut memory, &facts, which, &call, answer, &mut rand::rng()),
             };
             self.remember(&proxy, memory.clone());
+            // An absence is counted before anything follows from it.
+            self.enrol(&proxy, &memory, facts.now);
             if let Some(status) = status {
                 let status = Self::fitting(&proxy, status, &memory, &facts);
                 if let Err(error) = self.store_status(&proxy, status.clone()).await {

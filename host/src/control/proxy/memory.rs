@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::Rng;
 
 use super::decide::{Call, Step};
+use super::held::HeldCall;
 use super::{Facts, ReadyProvider};
 use crate::control::backoff;
 use crate::health::Verdict;
@@ -15,7 +16,6 @@ use crate::model::condition::is_true;
 use crate::model::error::{CallError, ErrorKind, FieldError};
 use crate::model::instance::{Instance, State};
 use crate::model::proxy::{Endpoint, Proxy};
-use crate::plugin::handle::Held;
 
 /// Leases are looked at again this often while they are waited for.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
@@ -41,8 +41,8 @@ pub struct Memory {
     pub born: Duration,
     /// The call that failed last, until one of its kind succeeds.
     pub trouble: Option<Trouble>,
-    /// The call that is held back, with what its Provider says of it.
-    pub held: Option<(&'static str, Held)>,
+    /// The calls that are held back.
+    pub held: Vec<HeldCall>,
     /// What the provider last said of the instance.
     pub seen: Option<Seen>,
     /// The (generation, epoch) that was validated, and what is wrong with it.

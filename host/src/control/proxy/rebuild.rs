@@ -80,7 +80,8 @@ pub(super) fn surge(
         None => {
             let own = status.instances().filter_map(|i| i.placement.as_ref()).filter(|_| provider.one_per_place);
             let avoid = memory.coming.avoid.iter().chain(&provider.taken).chain(own).cloned().collect();
-            Step::Beside(Beside::Next, Call::Place(avoid))
+            // Held back, it must not keep what serves from being looked after.
+            memory.unless_held(Step::Beside(Beside::Next, Call::Place(avoid)), facts.now)
         }
     })
 }

@@ -69,7 +69,7 @@ impl Driver {
         handle: Option<&Handle>,
     ) -> Result<Arc<Proxy>, StoreError> {
         let key = ProxyKey::of(proxy);
-        let running = is_running(memory);
+        let running = runs(proxy, memory);
         let status = proxy.status.clone().unwrap_or_default();
         let login = self.login(proxy, status.instance.as_ref(), keys, handle, &facts.own_login).await;
         let watch = |instance: &InstanceStatus, endpoint: &Endpoint, login: &Option<Login>| {
@@ -118,7 +118,7 @@ impl Driver {
     fn offer(&self, proxy: &Proxy, memory: &Memory, facts: &Facts, login: Result<Option<Login>, CallError>) {
         let Some(leasable) = leasable(proxy) else { return };
         let status = proxy.status.as_ref();
-        let healthy = is_running(memory) && matches!(facts.health, Verdict::Healthy { .. });
+        let healthy = runs(proxy, memory) && matches!(facts.health, Verdict::Healthy { .. });
         let endpoint = status.and_then(|s| s.endpoint.clone()).filter(|_| healthy);
         let exit_ip = status.and_then(|s| s.exit_ip.clone());
         self.allocator.set(Leasable {
@@ -142,6 +142,18 @@ impl Driver {
         let Some(uid) = proxy.uid() else { return };
         self.roster.set(&proxy.spec.provider, &uid, member(proxy, memory), now);
     }
+}
+
+/// Whether what serves is worth a probe, and may be lent when that passes: it was seen to run; or it could not be asked for
+/// since the operator began, and its status says no other. A backend that is down takes no proxy away.
+pub(super) fn runs(proxy: &Proxy, memory: &Memory) -> bool {
+    let said = proxy.status.as_ref().filter(|status| memory.seen.is_none() && status.endpoint.is_some());
+    is_running(memory)
+        || said.and_then(|status| find(&status.conditions, "Provisioned")).is_some_and(|provisioned| {
+            // What failed since is told as Unknown, and so is a state that the backend itself does not know.
+            provisioned.status == Status::True
+                || (provisioned.status == Status::Unknown && provisioned.reason != "InstanceUnknown")
+        })
 }
 
 /// How a Proxy stands among the others of its Provider.

@@ -1,6 +1,7 @@
 //! What the status says: the conditions, from object, memory and facts. Pure, and the same input gives the same status, so
 //! that a steady Proxy is never written.
 
+use super::beside::Beside;
 use super::decide::Call;
 use super::rebuild::up_to_date;
 use super::{Facts, Memory, OwnLogin, ProviderFacts, Trouble};
@@ -75,7 +76,7 @@ fn deleting(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
         ),
         ProviderFacts::Unready(reason, message) => Says::new(true, reason.clone(), message.clone()),
         ProviderFacts::Ready(_) => match &memory.trouble {
-            _ if let Some((_, held)) = &memory.held => Says { status: Status::True, ..held.clone().into() },
+            _ if let Some(held) = memory.held_about(|_| true) => Says { status: Status::True, ..held.clone().into() },
             Some(trouble) => Says::new(true, trouble.error.reason.clone(), trouble.error.message.clone()),
             None if memory.drain_since.is_some() && facts.held => Says::new(true, "Draining", "leases are waited for"),
             None => Says::new(true, "Deleting", "its instance is being deleted"),
@@ -114,9 +115,9 @@ fn provider_ready(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Says {
             as_before(proxy, "ProviderReady", reason, message)
         }
         ProviderFacts::Unready(reason, message) => Says::new(false, reason.clone(), message.clone()),
-        ProviderFacts::Ready(provider) => match (&provider.denied, &memory.held) {
+        ProviderFacts::Ready(provider) => match (&provider.denied, memory.held_about(|which| which.is_none())) {
             (Some((reason, message)), _) => Says::new(false, *reason, message.clone()),
-            (None, Some((_, held))) => held.clone().into(),
+            (None, Some(held)) => held.clone().into(),
             (None, None) => Says::new(true, "Ready", "the provider serves"),
         },
     }
@@ -235,6 +236,9 @@ fn fresh(proxy: &Proxy, memory: &Memory, status: &ProxyStatus, facts: &Facts) ->
         return Says::new(Status::Unknown, "NotCreated", "no instance was made yet");
     }
     let follows = || match (&status.next, &memory.coming.trouble) {
+        _ if let Some(held) = memory.held_about(|which| which == Some(Beside::Next)) => {
+            format!("; what is to follow it cannot be made yet: {}", held.message)
+        }
         (_, Some(trouble)) => format!("; what is to follow it cannot be made yet: {}", trouble.error.message),
         (Some(_), None) => "; what is to follow it is being made".into(),
         (None, None) => String::new(),
@@ -243,12 +247,18 @@ fn fresh(proxy: &Proxy, memory: &Memory, status: &ProxyStatus, facts: &Facts) ->
         Says::new(false, "SpecChanged", format!("the instance was made from an earlier spec{}", follows()))
     } else if status.next.is_some() {
         Says::new(false, "MaxAge", format!("the instance is older than spec.maxAge{}", follows()))
-    } else if let Some(trouble) = memory.leaving.values().find_map(|leaving| leaving.trouble.as_ref()) {
-        let message = format!("an earlier instance is being deleted yet: {}", trouble.error.message);
-        Says::new(true, "Retiring", message)
+    } else if let Some(why) = leaving(memory) {
+        Says::new(true, "Retiring", format!("an earlier instance is being deleted yet: {why}"))
     } else {
         Says::new(true, "UpToDate", "the instance was made from this spec")
     }
+}
+
+/// Why an earlier instance is still there.
+fn leaving(memory: &Memory) -> Option<&str> {
+    let held = memory.held_about(|which| matches!(which, Some(Beside::Retiring(_))));
+    let trouble = || memory.leaving.values().find_map(|leaving| leaving.trouble.as_ref());
+    held.map(|held| held.message.as_str()).or_else(|| trouble().map(|trouble| trouble.error.message.as_str()))
 }
 
 /// Why a Proxy is not lent, for the answer to crawlers.
@@ -261,7 +271,9 @@ pub fn lack(memory: &Memory, facts: &Facts) -> Lack {
         Some(seen) => matches!(seen.state, None | Some(State::Creating | State::Stopped | State::Deleting)),
     };
     let probing = matches!(facts.health, Verdict::Unknown | Verdict::Waiting(_));
-    let stuck = memory.trouble.is_some() || memory.held.is_some() || !matches!(facts.provider, ProviderFacts::Ready(_));
+    let stuck = memory.trouble.is_some()
+        || memory.held_about(|which| which.is_none()).is_some()
+        || !matches!(facts.provider, ProviderFacts::Ready(_));
     if !stuck && (made || memory.rebuild.is_some() || probing) { Lack::Scaling } else { Lack::Unhealthy }
 }
 

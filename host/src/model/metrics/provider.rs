@@ -44,7 +44,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct HeldBack {
     /// Functions, because the plugin fails.
     pub failing: AtomicU64,
-    /// 1: all, because the backend is out of reach.
+    /// Targets, and the Provider as a whole, because they are out of reach.
     pub unreachable: AtomicU64,
 }
 
