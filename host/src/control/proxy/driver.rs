@@ -151,7 +151,16 @@ impl Driver {
                     continue;
                 }
                 Step::Abandon => {
-                    self.store.abandon(Abandoned::of(&proxy, facts.wall)).await?;
+                    if let Err(error) = self.store.abandon(Abandoned::of(&proxy, facts.wall)).await {
+                        let why = error.to_string();
+                        // Tried again with each pass, and told when it is news.
+                        if memory.not_abandoned.as_ref() != Some(&why) {
+                            let message = format!("{SKIP_CLEANUP} has to wait: {why}");
+                            self.tell(key, Severity::Warning, "AbandonFailed", message);
+                        }
+                        self.remember(&proxy, Memory { not_abandoned: Some(why), ..memory });
+                        return Err(error);
+                    }
                     self.remember(&proxy, Memory { abandoned: true, ..memory });
                     continue;
                 }

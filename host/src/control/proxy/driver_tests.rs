@@ -6,6 +6,7 @@ use crate::control::proxy::memory::Trouble;
 use crate::lease::id::Signer;
 use crate::lease::ledger::LocalLedger;
 use crate::lease::{Reason, Refusal, Wish};
+use crate::model::abandoned::ABANDONED;
 use crate::model::clock::ManualClock;
 use crate::model::instance::Owner;
 use crate::model::mandate::Mandate;
@@ -195,4 +196,27 @@ async fn what_is_given_up_is_told_while_its_object_is_there() {
     let kept = lab.driver.finalize(&outdated, false, &given_up).await;
     assert!(matches!(kept, Err(StoreError::Conflict(_))));
     assert!(lab.store.events().iter().any(|told| told.reason == "Abandoned"));
+}
+
+#[tokio::test]
+async fn what_cannot_be_remembered_is_not_given_up_and_says_so_once() {
+    let lab = Lab::new().await;
+    let metadata = "metadata: {annotations: {crawl.example.com/skip-cleanup: \"true\"}, ";
+    std::fs::write(lab.dir.path().join("manifests/a.yaml"), MANIFEST.replace("metadata: {", metadata)).unwrap();
+    lab.store.apply_manifests().await;
+    let proxy = lab.store.set_proxy_finalizer(&lab.proxy(), true).await.unwrap().unwrap();
+    lab.store.delete_proxy(&key()).await.unwrap();
+    let all = (0..ABANDONED)
+        .map(|n| Abandoned { proxy_uid: n.to_string(), ..Abandoned::of(&proxy, lab.clock.wall())[0].clone() });
+    let all: Vec<Abandoned> = all.collect();
+    let first = all[0].key();
+    lab.store.abandon(all).await.unwrap();
+    for _ in 0..3 {
+        lab.driver.reconcile(&key()).await.unwrap_err();
+    }
+    let told: Vec<_> = lab.store.events().into_iter().filter(|told| told.reason == "AbandonFailed").collect();
+    assert!(told.len() == 1 && told[0].message.contains("proxy-operator abandoned forget"), "{told:?}");
+    assert!(lab.store.forget_abandoned(&first).await.unwrap());
+    lab.driver.reconcile(&key()).await.unwrap();
+    assert!(lab.store.proxy(&key()).is_none(), "it goes as soon as there is room");
 }

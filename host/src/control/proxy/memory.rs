@@ -73,6 +73,8 @@ pub struct Memory {
     pub get_faults: u32,
     /// While deleting: what is there was remembered as given up.
     pub abandoned: bool,
+    /// While deleting: why it could not be.
+    pub not_abandoned: Option<String>,
     /// Whether the status had the mark of a create: one without it was lost since.
     pub marked: bool,
     /// The backend was searched for what a lost status no longer names.
