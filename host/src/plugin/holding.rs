@@ -154,9 +154,8 @@ impl Holding {
     /// These targets are there.
     pub fn reached<'t>(&self, targets: impl Iterator<Item = &'t str>) {
         let mut state = self.lock();
-        let turned = targets.fold(false, |turned, name| {
-            state.targets.get_mut(name).is_some_and(Breaker::worked) | turned
-        });
+        let turned =
+            targets.fold(false, |turned, name| state.targets.get_mut(name).is_some_and(Breaker::worked) | turned);
         self.show(&state, turned);
     }
 
@@ -164,7 +163,11 @@ impl Holding {
     pub fn reset(&self) {
         let mut state = self.lock();
         let State { functions, backend, targets } = &mut *state;
-        let turned = functions.values_mut().chain([backend]).chain(targets.values_mut()).fold(false, |turned, one| one.worked() | turned);
+        let turned = functions
+            .values_mut()
+            .chain([backend])
+            .chain(targets.values_mut())
+            .fold(false, |turned, one| one.worked() | turned);
         self.show(&state, turned);
     }
 

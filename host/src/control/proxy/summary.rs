@@ -271,7 +271,9 @@ pub fn lack(memory: &Memory, facts: &Facts) -> Lack {
         Some(seen) => matches!(seen.state, None | Some(State::Creating | State::Stopped | State::Deleting)),
     };
     let probing = matches!(facts.health, Verdict::Unknown | Verdict::Waiting(_));
-    let stuck = memory.trouble.is_some() || memory.held_about(|which| which.is_none()).is_some() || !matches!(facts.provider, ProviderFacts::Ready(_));
+    let stuck = memory.trouble.is_some()
+        || memory.held_about(|which| which.is_none()).is_some()
+        || !matches!(facts.provider, ProviderFacts::Ready(_));
     if !stuck && (made || memory.rebuild.is_some() || probing) { Lack::Scaling } else { Lack::Unhealthy }
 }
 

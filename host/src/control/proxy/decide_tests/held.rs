@@ -100,7 +100,9 @@ fn a_held_call_beside_keeps_the_one_that_serves_from_nothing() {
     assert!(wait <= OBSERVE, "{wait:?}");
     lab.settle();
     let says = |lab: &Lab, type_: &str| {
-        find(&lab.proxy.status.as_ref().unwrap().conditions, type_).map(|c| (c.reason.clone(), c.message.clone())).unwrap()
+        find(&lab.proxy.status.as_ref().unwrap().conditions, type_)
+            .map(|c| (c.reason.clone(), c.message.clone()))
+            .unwrap()
     };
     assert_eq!(says(&lab, "ProviderReady").0, "Ready");
     assert!(says(&lab, "UpToDate").1.contains("it is down"));
