@@ -315,7 +315,7 @@ impl Lead {
         let signer = Signer::new(ledger.signing_key().await?.into());
         let allocator = Arc::new(Allocator::new(Arc::new(ledger), signer, clock.clone())?);
         let providers = Providers::new(store.clone(), registry.clone(), self.artifacts, clock.clone(), self.mandate);
-        let providers = Arc::new(providers.with_files(self.plugin_files));
+        let providers = Arc::new(providers.with_files(self.plugin_files).with_dry_run(self.gc_dry_run));
         let (engine, verdicts) = Engine::new();
         let driver = Arc::new(Driver::new(
             store.clone(),

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use crate::model::abandoned::Abandoned;
 use crate::model::clock::Clock;
-use crate::model::error::ErrorKind;
+use crate::model::error::{ByHost, CallError, ErrorKind};
 use crate::model::instance::{Deletion, Identity, Instance};
 use crate::model::metrics::{METRICS, Outcome};
 use crate::model::naming::ProxyKey;
@@ -80,6 +80,8 @@ pub struct Collector {
 struct Suspect {
     since: Duration,
     told: bool,
+    /// When its deletion was last tried: those that cannot be deleted come after all others.
+    tried_at: Option<Duration>,
     /// Its deletion was asked for. It is believed when the backend lists it no more.
     deleting: bool,
 }
@@ -112,8 +114,20 @@ impl Collector {
         let judged = suspects.into_iter().map(|shown| (shown, judge(shown, installation, &proxies, &abandoned)));
         let nobodys = judged.filter(|(_, verdict)| matches!(verdict, Verdict::Orphan | Verdict::Abandoned));
         let due = self.note(provider, &nobodys.collect::<Vec<_>>());
-        for shown in due.into_iter().take(CAP) {
-            self.collect(provider, handle, shown).await?;
+        let (mut asked, mut held) = (0, HashSet::new());
+        for shown in due {
+            let target = handle.target("delete", &shown.placement);
+            if asked == CAP || held.contains(&None) {
+                break;
+            }
+            if held.contains(&target) {
+                continue;
+            }
+            if self.collect(provider, handle, shown).await? {
+                asked += 1;
+            } else {
+                held.insert(target);
+            }
         }
         Ok(())
     }
@@ -136,15 +150,16 @@ impl Collector {
         }
     }
 
-    /// Keeps track of what is nobody's; answers what has been so for long enough.
+    /// Keeps track of what is nobody's; answers what has been so for long enough, what was tried longest ago first.
     fn note<'a>(&self, provider: &str, found: &[(&'a Instance, Verdict)]) -> Vec<&'a Instance> {
         let now = self.clock.monotonic();
         let mut suspects = self.lock();
         let suspects = suspects.entry(provider.to_owned()).or_default();
+        let new = |since| Suspect { since, told: false, tried_at: None, deleting: false };
         let mut due = Vec::new();
         for (shown, verdict) in found {
             let Some(key) = key_of(shown) else { continue };
-            let suspect = suspects.entry(key).or_insert(Suspect { since: now, told: false, deleting: false });
+            let suspect = suspects.entry(key).or_insert(new(now));
             if now.saturating_sub(suspect.since) < self.grace {
                 continue;
             }
@@ -153,10 +168,11 @@ impl Collector {
                 self.tell(provider, *verdict, shown);
             }
             if *verdict == Verdict::Orphan && !self.dry_run {
-                due.push(*shown);
+                due.push((suspect.tried_at, *shown));
             }
         }
-        due
+        due.sort_by_key(|(tried_at, _)| *tried_at);
+        due.into_iter().map(|(_, shown)| shown).collect()
     }
 
     fn tell(&self, provider: &str, verdict: Verdict, shown: &Instance) {
@@ -174,15 +190,26 @@ impl Collector {
         self.event(provider, Severity::Warning, reason, message);
     }
 
-    async fn collect(&self, provider: &str, handle: &Handle, shown: &Instance) -> Result<(), StoreError> {
-        let (Some(owner), Some(incarnation)) = (shown.owner.clone(), shown.incarnation) else { return Ok(()) };
+    /// Notes that the deletion of one was tried; `deleting`: it was asked for.
+    fn tried(&self, provider: &str, shown: &Instance, deleting: bool) {
+        let now = self.clock.monotonic();
+        let mut suspects = self.lock();
+        if let Some(suspect) = key_of(shown).and_then(|key| suspects.get_mut(provider)?.get_mut(&key)) {
+            suspect.tried_at = Some(now);
+            suspect.deleting |= deleting;
+        }
+    }
+
+    /// Deletes one, unless it is somebody's after all. False: calls are held back.
+    async fn collect(&self, provider: &str, handle: &Handle, shown: &Instance) -> Result<bool, StoreError> {
+        let (Some(owner), Some(incarnation)) = (shown.owner.clone(), shown.incarnation) else { return Ok(true) };
         // Once more, for this one alone: it may have been adopted since.
         let its = ProxyKey { namespace: owner.namespace.clone(), name: owner.name.clone() };
         let now = self.store.fresh_proxy(&its).await?;
         let mut known = by_uid(self.store.proxies());
         known.extend(by_uid(now.into_iter().collect()));
         if judge(shown, self.store.installation(), &known, &self.store.abandoned().await?) != Verdict::Orphan {
-            return Ok(());
+            return Ok(true);
         }
         let identity = Identity {
             placement: shown.placement.clone(),
@@ -193,20 +220,16 @@ impl Collector {
         let outcome = match handle.delete(&identity).await {
             Ok(Deletion::Gone) => "deleted",
             Ok(Deletion::InProgress { .. }) => "in_progress",
+            Err(CallError { by_host: Some(ByHost::HeldBack(_)), .. }) => return Ok(false),
             Err(error) if error.kind == ErrorKind::Foreign => "foreign",
             Err(error) => {
                 tracing::info!(provider, instance = shown.provider_id, "an orphan stays for now: {}", error.message);
                 "failed"
             }
         };
-        let mut suspects = self.lock();
-        let suspect = key_of(shown).and_then(|key| suspects.get_mut(provider)?.get_mut(&key));
-        if let Some(suspect) = suspect {
-            suspect.deleting |= matches!(outcome, "deleted" | "in_progress");
-        }
-        drop(suspects);
+        self.tried(provider, shown, matches!(outcome, "deleted" | "in_progress"));
         METRICS.collections.get_or_create(&Outcome { outcome }).inc();
-        Ok(())
+        Ok(true)
     }
 
     fn event(&self, provider: &str, severity: Severity, reason: &str, message: String) {

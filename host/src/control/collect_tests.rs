@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::control::proxy::lab::{mk_instance, mk_proxy};
+use crate::model::clock::ManualClock;
 use crate::model::instance::{Owner, State};
 use crate::model::proxy::{InstanceStatus, ProxyStatus};
+use crate::store::local::LocalStore;
+use crate::store::local::database::Database;
 
 const OURS: &str = "installation-1";
 
@@ -87,4 +90,31 @@ fn what_was_given_up_is_told_and_never_an_orphan() {
         .key()
     );
     assert_ne!(given_up[0].key(), all[0].key());
+}
+
+/// Ten that nobody could delete once kept all others from being deleted, for ever.
+#[tokio::test]
+async fn what_was_tried_comes_after_what_was_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::default());
+    let database = Database::open(&dir.path().join("state.redb")).unwrap();
+    let store = LocalStore::open(database, dir.path(), vec![], clock.clone()).await.unwrap();
+    let collector = Collector::new(store, clock.clone(), Duration::from_secs(60), false);
+    let orphans: Vec<Instance> = (0..15).map(|incarnation| mk_shown(incarnation, "z", |_| {})).collect();
+    let found: Vec<_> = orphans.iter().map(|shown| (shown, Verdict::Orphan)).collect();
+    let due = || collector.note("p", &found).iter().filter_map(|shown| shown.incarnation).collect::<Vec<_>>();
+    assert!(due().is_empty(), "each has its grace");
+    clock.advance(Duration::from_secs(60));
+    let first = due();
+    assert_eq!(first.len(), orphans.len());
+    for incarnation in &first[..CAP] {
+        collector.tried("p", &orphans[*incarnation as usize], false);
+    }
+    clock.advance(Duration::from_secs(60));
+    let second = due();
+    assert_eq!(second[..5], first[CAP..], "those that were not tried yet");
+    for incarnation in &second[..CAP] {
+        collector.tried("p", &orphans[*incarnation as usize], false);
+    }
+    assert_eq!(due()[..5], second[CAP..], "then those whose turn was longest ago");
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -19,8 +19,11 @@ use crate::model::pulse::{BEAT, PULSE};
 use crate::plugin::registry::Registry;
 use crate::store::{Change, Store};
 
-/// Proxies and Providers worked on at once. Calls are bounded per provider besides.
-const PROXY_WORKERS: usize = 64;
+/// Proxies worked on at once, of all Providers and of one: one that is slow keeps no others waiting. Calls are bounded
+/// besides.
+const PROXIES: usize = 256;
+const PROXIES_OF_ONE: usize = 64;
+/// Providers worked on at once.
 const PROVIDER_WORKERS: usize = 8;
 /// Providers are looked at before Proxies for so long at most.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
@@ -54,7 +57,10 @@ impl Manager {
         ready: Arc<AtomicBool>,
         stop: CancellationToken,
     ) {
-        let (proxies, providers) = (Queue::named("proxy"), Queue::named("provider"));
+        let store = self.store.clone();
+        let provider_of = move |key: &ProxyKey| store.proxy(key).map(|p| p.spec.provider.clone()).unwrap_or_default();
+        let proxies = Queue::with_lanes("proxy", PROXIES_OF_ONE, provider_of);
+        let providers = Queue::named("provider");
         // Listening before the first look: no change is missed in between.
         let (changes, turns) = (self.store.changes(), self.providers.turns());
         // Providers first, so that Proxies do not say for a moment that theirs is missing.
@@ -67,9 +73,7 @@ impl Manager {
         ready.store(true, Ordering::Release);
         let workers = TaskTracker::new();
         let this = Arc::new(self);
-        for _ in 0..PROXY_WORKERS {
-            workers.spawn(this.clone().work_on_proxies(proxies.clone(), stop.clone()));
-        }
+        workers.spawn(this.clone().work_on_proxies(proxies.clone(), stop.clone()));
         for _ in 0..PROVIDER_WORKERS {
             workers.spawn(this.clone().work_on_providers(providers.clone(), proxies.clone(), stop.clone()));
         }
@@ -82,28 +86,36 @@ impl Manager {
         workers.wait().await;
     }
 
+    /// One task looks for work, so that a timer wakes one and not all.
     async fn work_on_proxies(self: Arc<Self>, queue: Queue<ProxyKey>, stop: CancellationToken) {
-        loop {
-            let working = tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                working = queue.next() => working,
-            };
-            let begun = Instant::now();
-            let result = match self.driver.reconcile(&working.key).await {
-                Ok(None) => "success",
-                Ok(Some(wait)) => {
-                    queue.add_after(working.key.clone(), wait);
-                    "requeue_after"
-                }
-                Err(error) => {
-                    tracing::debug!(proxy = %working.key, %error, "a pass is repeated");
-                    queue.add_after(working.key.clone(), Driver::retry(&error));
-                    "error"
-                }
-            };
-            METRICS.reconciled("proxy", result, begun.elapsed());
+        let (permits, passes) = (Arc::new(Semaphore::new(PROXIES)), TaskTracker::new());
+        let next = async || Some((permits.clone().acquire_owned().await.ok()?, queue.next().await));
+        while let Some(Some((permit, working))) = stop.run_until_cancelled(next()).await {
+            let (this, queue) = (self.clone(), queue.clone());
+            passes.spawn(async move {
+                this.look_at_proxy(&working.key, &queue).await;
+                drop((working, permit));
+            });
         }
+        passes.close();
+        passes.wait().await;
+    }
+
+    async fn look_at_proxy(&self, key: &ProxyKey, queue: &Queue<ProxyKey>) {
+        let begun = Instant::now();
+        let result = match self.driver.reconcile(key).await {
+            Ok(None) => "success",
+            Ok(Some(wait)) => {
+                queue.add_after(key.clone(), wait);
+                "requeue_after"
+            }
+            Err(error) => {
+                tracing::debug!(proxy = %key, %error, "a pass is repeated");
+                queue.add_after(key.clone(), Driver::retry(&error));
+                "error"
+            }
+        };
+        METRICS.reconciled("proxy", result, begun.elapsed());
     }
 
     async fn work_on_providers(

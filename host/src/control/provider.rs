@@ -46,6 +46,8 @@ pub struct Providers {
     registry: Arc<Registry>,
     artifacts: Artifacts,
     plugin_files: Option<PathBuf>,
+    /// Whether what no Proxy names is deleted, or only told of.
+    collects: bool,
     shared: Shared,
     clock: Arc<dyn Clock>,
     current: Mutex<HashMap<String, Current>>,
@@ -116,6 +118,7 @@ impl Providers {
             registry,
             artifacts,
             plugin_files: None,
+            collects: true,
             shared: Shared::new(clock.clone()).holding_back().under(mandate),
             clock,
             current: Mutex::default(),
@@ -129,6 +132,11 @@ impl Providers {
     /// The same, with the folder whose sub-folders `spec.files` names.
     pub fn with_files(self, root: Option<PathBuf>) -> Self {
         Self { plugin_files: root, ..self }
+    }
+
+    /// The same, where nothing that no Proxy names is deleted with `dry_run`.
+    pub fn with_dry_run(self, dry_run: bool) -> Self {
+        Self { collects: !dry_run, ..self }
     }
 
     /// Whether this version was looked at: then a change of it was one of its status, which is our own.

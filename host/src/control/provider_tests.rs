@@ -99,10 +99,41 @@ async fn what_is_left_at_its_backend_keeps_a_provider_unless_it_is_given_up() {
     providers.begin_with(&provider);
     assert_eq!(keeps(&provider, Ok(vec![])).await.unwrap().0, "CreatesMayLand");
     clock.advance(Duration::from_secs(31));
-    assert_eq!(keeps(&provider, Ok(vec![left.clone()])).await.unwrap().0, "InstancesLeft");
+    let (reason, message) = keeps(&provider, Ok(vec![left.clone()])).await.unwrap();
+    assert!(reason == "InstancesLeft" && message.contains("collected first: vm-1"), "{message}");
+    let nobodys = |n| Instance { owner: None, provider_id: format!("vm-{n}"), ..left.clone() };
+    let (reason, message) = keeps(&provider, Ok((5..10).map(nobodys).collect())).await.unwrap();
+    assert!(reason == "InstancesLeft" && message.contains("tags"), "{message}");
+    assert!(message.contains("vm-5, vm-6, vm-7 and 2 more") && message.contains("skip-cleanup=true"), "{message}");
     let (reason, message) = keeps(&provider, Err(("Unreachable".into(), "no route".into()))).await.unwrap();
     assert!(reason == "Unreachable" && message.contains("skip-cleanup=true"), "{message}");
     assert_eq!(keeps(&provider, Ok(vec![])).await, None);
     provider.metadata.annotations = Some([(SKIP_CLEANUP.to_owned(), "true".to_owned())].into());
     assert_eq!(keeps(&provider, Ok(vec![left])).await, None);
+}
+
+/// With `--gc-dry-run` a Provider waited for ever for what nobody collects, and did not say so.
+#[tokio::test]
+async fn what_keeps_a_provider_is_named_with_the_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, providers, clock) = mk_providers(dir.path()).await;
+    let providers = providers.with_dry_run(true);
+    let provider = store.provider("demo").unwrap();
+    store.set_provider_finalizer(&provider, true).await.unwrap();
+    let provider = store.provider("demo").unwrap();
+    providers.begin_with(&provider);
+    clock.advance(Duration::from_secs(31));
+    let installation = store.installation().into();
+    let owner = Owner { installation, proxy_uid: "u".into(), namespace: "n".into(), name: "a".into() };
+    let left = Instance { owner: Some(owner), ..mk_instance("z", InstanceState::Running) };
+    let (reason, message) = providers.keeps(&provider, &Ok(vec![left])).await.unwrap().unwrap();
+    assert_eq!(reason, "InstancesLeft");
+    for part in ["--gc-dry-run: vm-1", "skip-cleanup=true"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    let manifest = "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {name: a, namespace: crawl}\nspec: {provider: demo}\n";
+    std::fs::write(dir.path().join("manifests/a.yaml"), manifest).unwrap();
+    store.apply_manifests().await;
+    let (reason, message) = providers.keeps(&provider, &Ok(vec![])).await.unwrap().unwrap();
+    assert!(reason == "InUse" && message.contains("crawl/a"), "{message}");
 }

@@ -1,4 +1,5 @@
-//! The work queue, as operators know it: each key once, never twice at the same time, delayed or at once.
+//! The work queue, as operators know it: each key once, never twice at the same time, delayed or at once. Its keys may be on
+//! lanes, which take turns, and of which none is worked on more often at once than its share.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -21,15 +22,33 @@ struct Shared<K> {
     wake: Notify,
 }
 
+/// Names the lane of a key.
+type LaneOf<K> = Box<dyn Fn(&K) -> String + Send + Sync>;
+
 struct State<K> {
-    ready: VecDeque<(K, Instant)>,
-    /// What is in `ready`, or was added while it was worked on.
+    lane_of: LaneOf<K>,
+    /// Keys of one lane that are worked on at once, at most.
+    share: usize,
+    lanes: HashMap<String, Lane<K>>,
+    /// Lanes with a key that may be handed out now, each once.
+    turns: VecDeque<String>,
+    /// Keys that are ready.
+    depth: usize,
+    /// What is ready, or was added while it was worked on.
     wanted: HashSet<K>,
-    working: HashSet<K>,
+    /// What is worked on, and on which lane.
+    working: HashMap<K, String>,
     timers: BinaryHeap<Reverse<(Instant, K)>>,
     /// The earliest timer of each key; later ones are passed over.
     due: HashMap<K, Instant>,
     metrics: QueueMetrics,
+}
+
+struct Lane<K> {
+    ready: VecDeque<(K, Instant)>,
+    working: usize,
+    /// Whether it is among those that have a turn.
+    has_turn: bool,
 }
 
 impl<K> Clone for Queue<K> {
@@ -41,10 +60,23 @@ impl<K> Clone for Queue<K> {
 impl<K: Clone + Eq + Hash + Ord> Queue<K> {
     /// An empty one, whose metrics carry this name.
     pub fn named(name: &'static str) -> Self {
+        Self::with_lanes(name, usize::MAX, |_| String::new())
+    }
+
+    /// The same, where at most `share` keys of a lane are worked on at once.
+    pub fn with_lanes(
+        name: &'static str,
+        share: usize,
+        lane_of: impl Fn(&K) -> String + Send + Sync + 'static,
+    ) -> Self {
         let state = State {
-            ready: VecDeque::new(),
+            lane_of: Box::new(lane_of),
+            share,
+            lanes: HashMap::new(),
+            turns: VecDeque::new(),
+            depth: 0,
             wanted: HashSet::new(),
-            working: HashSet::new(),
+            working: HashMap::new(),
             timers: BinaryHeap::new(),
             due: HashMap::new(),
             metrics: METRICS.queue(name),
@@ -78,7 +110,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
                 let mut state = self.lock();
                 state.ring();
                 if let Some(key) = state.take() {
-                    if !state.ready.is_empty() {
+                    if !state.turns.is_empty() {
                         self.shared.wake.notify_one();
                     }
                     return Working { queue: self.clone(), key };
@@ -94,7 +126,7 @@ impl<K: Clone + Eq + Hash + Ord> Queue<K> {
 
     #[cfg(test)]
     fn depth(&self) -> usize {
-        self.lock().ready.len()
+        self.lock().depth
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
@@ -106,14 +138,42 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
     fn add(&mut self, key: K) {
         // Work that is due at once makes a later timer needless.
         self.due.remove(&key);
-        if self.wanted.insert(key.clone()) && !self.working.contains(&key) {
+        if self.wanted.insert(key.clone()) && !self.working.contains_key(&key) {
             self.push(key);
         }
     }
 
     fn push(&mut self, key: K) {
-        self.ready.push_back((key, Instant::now()));
-        self.metrics.added(self.ready.len());
+        let name = (self.lane_of)(&key);
+        let new = || Lane { ready: VecDeque::new(), working: 0, has_turn: false };
+        self.lanes.entry(name.clone()).or_insert_with(new).ready.push_back((key, Instant::now()));
+        self.depth += 1;
+        self.metrics.added(self.depth);
+        self.give_turn(name);
+    }
+
+    /// Gives a lane its turn where one of its keys may be handed out; one that is done with is forgotten.
+    fn give_turn(&mut self, name: String) {
+        let Some(lane) = self.lanes.get_mut(&name) else { return };
+        if lane.ready.is_empty() && lane.working == 0 {
+            self.lanes.remove(&name);
+        } else if !lane.ready.is_empty() && lane.working < self.share && !lane.has_turn {
+            lane.has_turn = true;
+            self.turns.push_back(name);
+        }
+    }
+
+    /// A key is worked on no more.
+    fn done(&mut self, key: &K) {
+        let Some(name) = self.working.remove(key) else { return };
+        if self.wanted.contains(key) {
+            // Asked for while it was worked on.
+            self.push(key.clone());
+        }
+        if let Some(lane) = self.lanes.get_mut(&name) {
+            lane.working -= 1;
+        }
+        self.give_turn(name);
     }
 
     /// Moves keys whose time has come.
@@ -136,10 +196,16 @@ impl<K: Clone + Eq + Hash + Ord> State<K> {
     }
 
     fn take(&mut self) -> Option<K> {
-        let (key, since) = self.ready.pop_front()?;
-        self.metrics.taken(self.ready.len(), since.elapsed());
+        let name = self.turns.pop_front()?;
+        let lane = self.lanes.get_mut(&name)?;
+        lane.has_turn = false;
+        let (key, since) = lane.ready.pop_front()?;
+        lane.working += 1;
+        self.depth -= 1;
+        self.metrics.taken(self.depth, since.elapsed());
         self.wanted.remove(&key);
-        self.working.insert(key.clone());
+        self.working.insert(key.clone(), name.clone());
+        self.give_turn(name);
         Some(key)
     }
 }
@@ -153,13 +219,7 @@ pub struct Working<K: Clone + Eq + Hash + Ord> {
 
 impl<K: Clone + Eq + Hash + Ord> Drop for Working<K> {
     fn drop(&mut self) {
-        let mut state = self.queue.lock();
-        state.working.remove(&self.key);
-        if state.wanted.contains(&self.key) {
-            // Asked for while it was worked on.
-            state.push(self.key.clone());
-        }
-        drop(state);
+        self.queue.lock().done(&self.key);
         self.queue.shared.wake.notify_one();
     }
 }
@@ -208,6 +268,35 @@ mod tests {
         let start = Instant::now();
         drop(queue.next().await);
         assert_eq!(start.elapsed().as_secs(), 5);
+    }
+
+    /// One Provider whose calls hung once kept all workers, and the Proxies of the others waited for it.
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_whose_keys_hang_has_its_share_and_the_others_go_on() {
+        let queue = Queue::with_lanes("test", 2, |key: &&str| key[..1].to_owned());
+        for key in ["a1", "a2", "a3", "a4", "b1", "b2", "b3"] {
+            queue.add(key);
+        }
+        let next = || async { tokio::time::timeout(Duration::from_secs(1), queue.next()).await.ok() };
+        let hanging = [next().await.unwrap(), next().await.unwrap(), next().await.unwrap()];
+        assert_eq!(hanging.each_ref().map(|working| working.key), ["a1", "b1", "a2"], "lanes take turns");
+        let [a1, b1, a2] = hanging;
+        drop(b1);
+        for expected in ["b2", "b3"] {
+            assert_eq!(next().await.unwrap().key, expected);
+        }
+        assert!(next().await.is_none(), "the other lane has its share");
+        queue.add("b1");
+        queue.add("a1");
+        assert_eq!(next().await.unwrap().key, "b1");
+        assert_eq!(queue.depth(), 2);
+        drop(a1);
+        for expected in ["a3", "a4", "a1"] {
+            assert_eq!(next().await.unwrap().key, expected, "in the order in which they were asked for");
+        }
+        drop(a2);
+        assert!(next().await.is_none());
+        assert!(queue.lock().lanes.is_empty(), "nothing is kept of lanes that are done");
     }
 
     #[tokio::test(start_paused = true)]

@@ -173,7 +173,7 @@ impl Handle {
 
     /// Which host, zone or cluster a call asks: what a placement has before its `@`. A place that holds one instance is no
     /// target of its own, but one of many at the same backend.
-    fn target<'p>(&self, function: &str, placement: &'p str) -> Option<&'p str> {
+    pub fn target<'p>(&self, function: &str, placement: &'p str) -> Option<&'p str> {
         let asks_it = matches!(function, "create" | "get" | "delete") && !placement.is_empty();
         let target = placement.split_once('@').map_or(placement, |(target, _)| target);
         Some(target).filter(|_| asks_it && !self.plugin.description.has(ONE_PER_PLACE))

@@ -10,7 +10,9 @@ use super::{CHECK_BAD, Pass, Providers, State};
 use crate::control::collect::{Verdict, by_uid, judge};
 use crate::model::condition::Verdict as Says;
 use crate::model::instance::Instance;
+use crate::model::naming::ProxyKey;
 use crate::model::provider::Provider;
+use crate::model::proxy::Proxy;
 use crate::model::{SKIP_CLEANUP, is_annotated};
 use crate::plugin::handle::Handle;
 use crate::plugin::registry::Entry;
@@ -20,6 +22,19 @@ use crate::store::{Event, Regarding, Severity, StoreError};
 const LATE: Duration = Duration::from_secs(30);
 /// What is waited for is looked at again.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// Names a few of many, always the same ones of the same.
+fn some_of(all: &[String]) -> String {
+    const FEW: usize = 3;
+    let mut all: Vec<&str> = all.iter().map(String::as_str).collect();
+    all.sort_unstable();
+    let few = all[..all.len().min(FEW)].join(", ");
+    if all.len() > FEW { format!("{few} and {} more", all.len() - FEW) } else { few }
+}
+
+fn way_out(provider: &str) -> String {
+    format!("to leave behind what is there: kubectl annotate provider {provider} {SKIP_CLEANUP}=true")
+}
 
 impl Providers {
     /// Takes a Provider up, once in a run. What an earlier run sent for it may still land.
@@ -98,9 +113,16 @@ impl Providers {
             return Ok(None);
         }
         let name = provider.name_any();
-        let proxies = self.store.fresh_proxies().await?;
-        if proxies.iter().any(|proxy| proxy.spec.provider == name) {
-            return keep("InUse", "Proxies use it; it goes when they are gone".into());
+        // What was last seen is enough to know that it is used; that it is not is read anew.
+        let mut users = Self::users(&self.store.proxies(), &name);
+        let mut proxies = vec![];
+        if users.is_empty() {
+            proxies = self.store.fresh_proxies().await?;
+            users = Self::users(&proxies, &name);
+        }
+        if !users.is_empty() {
+            let message = format!("Proxies use it ({}); it goes when they are deleted", some_of(&users));
+            return keep("InUse", message);
         }
         let end = self.creates_end().get(&provider.uid().unwrap_or_default()).copied();
         let Some(end) = end else { return Ok(None) };
@@ -110,19 +132,47 @@ impl Providers {
         let shown = match listed {
             Ok(shown) => shown,
             Err((reason, message)) => {
-                let way_out =
-                    format!("to leave behind what is there: kubectl annotate provider {name} {SKIP_CLEANUP}=true");
-                return keep(reason, format!("its instances cannot be listed: {message}; {way_out}"));
+                return keep(reason, format!("its instances cannot be listed: {message}; {}", way_out(&name)));
             }
         };
         let (proxies, abandoned) = (by_uid(proxies), self.store.abandoned().await?);
-        let is_left = |shown: &Instance| {
-            matches!(judge(shown, self.store.installation(), &proxies, &abandoned), Verdict::Orphan | Verdict::Unsure)
+        let judged = |wanted: Verdict| {
+            let its =
+                shown.iter().filter(|shown| judge(shown, self.store.installation(), &proxies, &abandoned) == wanted);
+            its.map(|shown| shown.provider_id.clone()).collect::<Vec<_>>()
         };
-        if shown.iter().any(is_left) {
-            return keep("InstancesLeft", "instances of ours are left at its backend; they are collected first".into());
+        let (orphans, unsure) = (judged(Verdict::Orphan), judged(Verdict::Unsure));
+        if orphans.is_empty() && unsure.is_empty() {
+            return Ok(None);
         }
-        Ok(None)
+        let mut why = vec![];
+        if !orphans.is_empty() && self.collects {
+            why.push(format!(
+                "instances that no Proxy names are left at its backend and are collected first: {}",
+                some_of(&orphans)
+            ));
+        } else if !orphans.is_empty() {
+            why.push(format!(
+                "instances that no Proxy names are left at its backend, and none is collected with --gc-dry-run: {}; run \
+                 without it, or delete them there",
+                some_of(&orphans)
+            ));
+        }
+        if !unsure.is_empty() {
+            why.push(format!(
+                "its plugin lists instances without all of this installation's tags, so that nobody may delete them: {}; \
+                 look at them at the backend, and delete those that are yours",
+                some_of(&unsure)
+            ));
+        }
+        why.push(way_out(&name));
+        keep("InstancesLeft", why.join("; "))
+    }
+
+    /// The Proxies of a Provider, by name.
+    fn users(proxies: &[Arc<Proxy>], provider: &str) -> Vec<String> {
+        let its = proxies.iter().filter(|proxy| proxy.spec.provider == provider);
+        its.map(|proxy| ProxyKey::of(proxy).to_string()).collect()
     }
 
     fn creates_end(&self) -> MutexGuard<'_, HashMap<String, Duration>> {
