@@ -5,6 +5,7 @@ mod client;
 mod demo;
 mod describe;
 mod fleet;
+mod import;
 mod logging;
 mod objects;
 mod plugin;
@@ -60,6 +61,8 @@ enum Command {
     Events(objects::EventsArgs),
     /// Delete an object of a standalone operator
     Delete(objects::DeleteArgs),
+    /// Make manifests of a list of proxies that exist already
+    Import(import::ImportArgs),
     /// Instances that were given up
     #[command(subcommand)]
     Abandoned(abandoned::AbandonedCommand),
@@ -118,6 +121,7 @@ async fn dispatch(command: Command, set_log: SetLog) -> anyhow::Result<u8> {
         Command::Wait(args) => wait::wait(args).await.map(|()| 0),
         Command::Events(args) => objects::events(args).await.map(|()| 0),
         Command::Delete(args) => objects::delete(args).await.map(|()| 0),
+        Command::Import(args) => import::import(args).map(|()| 0),
         Command::Abandoned(command) => abandoned::run(command).await.map(|()| 0),
         Command::Log(args) => objects::log(args).await.map(|()| 0),
         Command::ForwardProxy(args) => serve::forward_proxy(args).await.map(|()| 0),
