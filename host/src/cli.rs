@@ -1,15 +1,20 @@
 //! The command line: wires everything, decides nothing.
 
 mod abandoned;
+mod client;
 mod demo;
+mod describe;
 mod fleet;
+mod import;
 mod logging;
 mod objects;
 mod plugin;
 mod plugin_args;
 mod run;
+mod selector;
 mod serve;
 mod token;
+mod wait;
 
 use clap::{Parser, Subcommand};
 
@@ -18,6 +23,9 @@ use crate::rest::local::SetLog;
 /// Keeps fleets of forward proxies alive for web crawlers. Backends are WebAssembly components.
 #[derive(Parser)]
 #[command(name = "proxy-operator", version, about, max_term_width = 120)]
+#[command(
+    after_help = "Exit status: 0 done; 1 failed, refused or not found; 2 wrong usage; 3 not in time; 4 no operator answers"
+)]
 struct Cli {
     /// What is logged, for example info or proxy_operator=debug,warn
     #[arg(long, global = true, env = "PROXY_OPERATOR_LOG", value_name = "FILTER")]
@@ -45,8 +53,16 @@ enum Command {
     Token(token::TokenCommand),
     /// List objects of a standalone operator
     Get(objects::GetArgs),
+    /// Show an object of a standalone operator with its conditions and events
+    Describe(describe::DescribeArgs),
+    /// Wait for a condition or a deletion
+    Wait(wait::WaitArgs),
+    /// Show what happened to a standalone operator's objects
+    Events(objects::EventsArgs),
     /// Delete an object of a standalone operator
     Delete(objects::DeleteArgs),
+    /// Make manifests of a list of proxies that exist already
+    Import(import::ImportArgs),
     /// Instances that were given up
     #[command(subcommand)]
     Abandoned(abandoned::AbandonedCommand),
@@ -83,7 +99,7 @@ pub fn main() -> std::process::ExitCode {
         Ok(status) => status.into(),
         Err(error) => {
             eprintln!("error: {error:#}");
-            1.into()
+            error.downcast_ref::<client::Failure>().map_or(1, client::Failure::status).into()
         }
     }
 }
@@ -101,7 +117,11 @@ async fn dispatch(command: Command, set_log: SetLog) -> anyhow::Result<u8> {
         Command::Plugin(command) => plugin::run(command).await,
         Command::Token(command) => token::run(command).map(|()| 0),
         Command::Get(args) => objects::get(args).await.map(|()| 0),
+        Command::Describe(args) => describe::describe(args).await.map(|()| 0),
+        Command::Wait(args) => wait::wait(args).await.map(|()| 0),
+        Command::Events(args) => objects::events(args).await.map(|()| 0),
         Command::Delete(args) => objects::delete(args).await.map(|()| 0),
+        Command::Import(args) => import::import(args).map(|()| 0),
         Command::Abandoned(command) => abandoned::run(command).await.map(|()| 0),
         Command::Log(args) => objects::log(args).await.map(|()| 0),
         Command::ForwardProxy(args) => serve::forward_proxy(args).await.map(|()| 0),

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use reqwest::{Method, StatusCode};
 
-use super::objects::{ask, expect, table};
+use super::client::{ask, expect};
+use super::objects::table;
 use crate::model::abandoned::Abandoned;
 
 /// Instances that `skip-cleanup` gave up: they are reported and never deleted

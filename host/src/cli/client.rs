@@ -1,0 +1,87 @@
+//! How the commands reach a running operator, and with which status they end.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use reqwest::{Client, Method, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::fleet::socket;
+
+/// No request of a command takes longer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Where the operator is.
+#[derive(Args)]
+pub(super) struct Target {
+    /// Data folder of the operator
+    #[arg(long, env = "PROXY_OPERATOR_DATA", value_name = "DIR")]
+    pub data: PathBuf,
+}
+
+/// Why a command ended, where that has an exit status of its own; any other failure ends with 1.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// What was asked for makes no sense.
+    Usage(String),
+    /// It did not come true in time.
+    Timeout(String),
+    /// Nobody answers at this socket.
+    Unreachable(PathBuf),
+}
+
+impl Failure {
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Timeout(_) => 3,
+            Self::Unreachable(_) => 4,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(why) | Self::Timeout(why) => f.write_str(why),
+            Self::Unreachable(socket) => {
+                write!(f, "no operator answers at {}: is it running with this --data folder?", socket.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Asks the operator, and reads what it answers.
+pub(super) async fn read<T: DeserializeOwned>(data: &Path, path: &str) -> anyhow::Result<T> {
+    let (status, answer) = ask(data, Method::GET, path).await?;
+    expect(status, StatusCode::OK, &answer)?;
+    Ok(serde_json::from_value(answer)?)
+}
+
+/// Fails with what the operator said, unless it said this.
+pub(super) fn expect(status: StatusCode, expected: StatusCode, answer: &Value) -> anyhow::Result<()> {
+    let says = || answer.get("detail").and_then(Value::as_str).unwrap_or("the operator refused").to_owned();
+    anyhow::ensure!(status == expected, says());
+    Ok(())
+}
+
+pub(super) async fn ask(data: &Path, method: Method, path: &str) -> anyhow::Result<(StatusCode, Value)> {
+    tell(data, method, path, String::new()).await
+}
+
+pub(super) async fn tell(data: &Path, method: Method, path: &str, body: String) -> anyhow::Result<(StatusCode, Value)> {
+    let socket = socket(data);
+    let client = Client::builder().unix_socket(socket.as_path()).timeout(PATIENCE).build()?;
+    let sent = client.request(method, format!("http://operator/{path}")).body(body).send().await;
+    let answer = sent.map_err(|error| {
+        if error.is_connect() { Failure::Unreachable(socket.clone()).into() } else { anyhow::Error::from(error) }
+    })?;
+    let status = answer.status();
+    let body = answer.bytes().await?;
+    Ok((status, if body.is_empty() { Value::Null } else { serde_json::from_slice(&body)? }))
+}

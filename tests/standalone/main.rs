@@ -1,0 +1,3 @@
+//! The command line against a standalone operator, with the real binary.
+
+mod commands;
