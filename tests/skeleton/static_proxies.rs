@@ -1,25 +1,12 @@
 //! The provider `static`: proxies that exist already, each lent to one Proxy alone.
 
 use proxy_operator_tests::lab::{Lab, is_ready, proxy_of, secret, text, wish};
-use proxy_operator_tests::process::Process;
-
-/// A real forward proxy of its own process.
-fn forward_proxy(lab: &Lab, name: &str, login: &str) -> (Process, u16) {
-    let file = lab.path(&format!("{name}.login"));
-    std::fs::write(&file, login).unwrap();
-    let judge = lab.judge().trim_start_matches("http://").trim_end_matches("/judge").to_owned();
-    let args =
-        ["forward-proxy", "--listen", "127.0.0.1:0", "--login-file", file.to_str().unwrap(), "--allow-target", &judge];
-    let (process, line) = Process::start(&args, &lab.path(&format!("{name}.log")));
-    let port = line.rsplit(':').next().unwrap().parse().unwrap();
-    (process, port)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_proxies_never_share_an_entry_and_logins_come_from_secrets() {
     let lab = Lab::without_provider().await;
-    let (_one, first) = forward_proxy(&lab, "one", "ann:first-password");
-    let (_two, second) = forward_proxy(&lab, "two", "bob:second-password");
+    let (_one, first) = lab.forward_proxy("one", "ann:first-password");
+    let (_two, second) = lab.forward_proxy("two", "bob:second-password");
     lab.put_secret("logins.yaml", &secret("logins", &[("one", "ann:first-password"), ("two", "bob:second-password")]));
     lab.put(
         "provider.yaml",

@@ -144,6 +144,17 @@ impl Lab {
         &self.backend.cloud_url
     }
 
+    /// A real forward proxy of its own process, and its port.
+    pub fn forward_proxy(&self, name: &str, login: &str) -> (Process, u16) {
+        let file = self.path(&format!("{name}.login"));
+        std::fs::write(&file, login).unwrap();
+        let judge = self.judge().trim_start_matches("http://").trim_end_matches("/judge").to_owned();
+        let listen = ["forward-proxy", "--listen", "127.0.0.1:0"];
+        let args = [&listen[..], &["--login-file", file.to_str().unwrap(), "--allow-target", &judge]].concat();
+        let (process, line) = Process::start(&args, &self.path(&format!("{name}.log")));
+        (process, line.rsplit(':').next().unwrap().parse().unwrap())
+    }
+
     /// URL of the operator's judge.
     pub fn judge(&self) -> &str {
         &self.backend.judge_url

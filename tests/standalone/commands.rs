@@ -9,7 +9,7 @@ fn run(args: &[&str]) -> Output {
 }
 
 /// Ends with this status; answers standard output and error.
-fn ends(status: i32, args: &[&str]) -> (String, String) {
+pub fn ends(status: i32, args: &[&str]) -> (String, String) {
     let output = run(args);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));

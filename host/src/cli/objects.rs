@@ -174,7 +174,10 @@ pub(super) async fn get(args: GetArgs) -> anyhow::Result<()> {
             match args.output.as_str() {
                 "name" => Err(Failure::Usage("events have no names: use -o table, wide, yaml or json".into()).into()),
                 "json" | "yaml" => document(&args.output, &events),
-                _ => Ok(println!("{}", event_table(&events))),
+                _ => {
+                    println!("{}", event_table(&events));
+                    Ok(())
+                }
             }
         }
     }
