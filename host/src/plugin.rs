@@ -20,5 +20,6 @@ mod io;
 pub mod limits;
 pub mod load;
 mod log_rate;
+mod packages;
 pub mod registry;
 pub mod source;

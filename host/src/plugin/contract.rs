@@ -3,10 +3,11 @@
 //! wasmtime links by semver (same minor within 0.x), but its text of a mismatch helps nobody; so the gate is here.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::io::wasi::PACKAGES;
+use super::packages::Packages;
 use crate::model::condition::one_line;
 use wasmparser::{Encoding, Parser, Payload, Validator, WasmFeatures};
 
@@ -142,25 +143,19 @@ pub fn wrap(module: &[u8]) -> Result<Vec<u8>, ContractError> {
 }
 
 fn encode(module: &[u8]) -> Result<Vec<u8>, ContractError> {
-    let mut uses = BTreeMap::new();
+    let (mut packages, mut found) = (Packages::default(), false);
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(malformed)?
             && section.name().starts_with("component-type")
         {
-            note_uses(section.data(), &mut uses)?;
+            packages.add(section.data()).map_err(malformed)?;
+            found = true;
         }
     }
-    if uses.is_empty() {
+    if !found {
         return Err(ContractError::CoreWithoutContract);
     }
-    // wit-parser follows the uses of packages without end: the stack would overflow, and with it goes the whole operator.
-    while let Some(name) = uses.iter().find(|(_, used)| used.is_empty()).map(|(name, _)| name.clone()) {
-        uses.remove(&name);
-        for used in uses.values_mut() {
-            used.remove(&name);
-        }
-    }
-    if !uses.is_empty() {
+    if packages.run_in_a_circle() {
         return Err(malformed("packages of its type information use each other in a circle"));
     }
     wit_component::ComponentEncoder::default()
@@ -168,16 +163,6 @@ fn encode(module: &[u8]) -> Result<Vec<u8>, ContractError> {
         .module(module)
         .and_then(|mut encoder| encoder.encode())
         .map_err(|e| malformed(format!("{e:#}")))
-}
-
-/// Notes which package of the type information uses which.
-fn note_uses(section: &[u8], uses: &mut BTreeMap<String, BTreeSet<String>>) -> Result<(), ContractError> {
-    let (resolve, _) = wit_parser::decoding::decode_world(section).map_err(|e| malformed(format!("{e:#}")))?;
-    let name = |id| resolve.packages[id].name.to_string();
-    for (id, _) in resolve.packages.iter() {
-        uses.entry(name(id)).or_default().extend(resolve.package_direct_deps(id).map(name));
-    }
-    Ok(())
 }
 
 fn encoding(bytes: &[u8]) -> Result<Encoding, ContractError> {
