@@ -3,36 +3,28 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::client::{Failure, Target, read};
-use super::objects::{Kind, event_table, is_about, named, not_found, object, table, word};
+use super::client::read;
+use super::objects::{Chosen, Kind, event_table, is_about, not_found, object, table, word};
 use crate::model::condition::Condition;
 use crate::store::Event;
 
 /// Show an object
 #[derive(Args)]
 pub(super) struct DescribeArgs {
-    /// KIND NAME… or KIND/NAME…
-    #[arg(required = true, value_name = "WHAT")]
-    what: Vec<String>,
-    /// Its namespace
-    #[arg(long, short, default_value = "default")]
-    namespace: String,
     #[command(flatten)]
-    target: Target,
+    chosen: Chosen,
 }
 
 pub(super) async fn describe(args: DescribeArgs) -> anyhow::Result<()> {
-    let names = named(&args.what)?;
-    if names.is_empty() {
-        return Err(Failure::Usage("name what is to be described: KIND NAME… or KIND/NAME…".into()).into());
-    }
+    let args = args.chosen;
+    let names = args.names("to be described")?;
+    let events: Vec<Event> = read(&args.target.data, "events").await?;
     let mut parts = Vec::new();
     for one in names {
         let found = object(&args.target, &one, &args.namespace).await?;
         let found = found.ok_or_else(|| not_found(&one, &args.namespace))?;
-        let mut events: Vec<Event> = read(&args.target.data, "events").await?;
-        events.retain(|event| is_about(event, &one, &args.namespace));
-        parts.push(text(&found, one.kind, &events)?);
+        let its = events.iter().filter(|event| is_about(event, &one, &args.namespace)).cloned();
+        parts.push(text(&found, one.kind, &its.collect::<Vec<_>>())?);
     }
     print!("{}", parts.join("\n"));
     Ok(())

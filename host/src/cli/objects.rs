@@ -63,7 +63,7 @@ pub(super) struct Named {
 }
 
 /// Reads `KIND NAME…` or `KIND/NAME…`.
-pub(super) fn named(words: &[String]) -> anyhow::Result<Vec<Named>> {
+fn named(words: &[String]) -> anyhow::Result<Vec<Named>> {
     let one = |kind, name: &str| Named { kind, name: name.to_owned() };
     let with_slash = words.iter().filter(|word| word.contains('/')).count();
     let named = if with_slash == 0 {
@@ -108,17 +108,35 @@ pub(super) struct GetArgs {
     output: String,
 }
 
-/// Delete an object
+/// Objects by name, and where the operator is.
 #[derive(Args)]
-pub(super) struct DeleteArgs {
+pub(super) struct Chosen {
     /// KIND NAME… or KIND/NAME…
     #[arg(required = true, value_name = "WHAT")]
     what: Vec<String>,
     /// Its namespace
     #[arg(long, short, default_value = "default")]
-    namespace: String,
+    pub namespace: String,
     #[command(flatten)]
-    target: Target,
+    pub target: Target,
+}
+
+impl Chosen {
+    /// At least one. `what` is done with them, for the text when there is none.
+    pub fn names(&self, what: &str) -> anyhow::Result<Vec<Named>> {
+        let names = named(&self.what)?;
+        if names.is_empty() {
+            return Err(Failure::Usage(format!("name what is {what}: KIND NAME… or KIND/NAME…")).into());
+        }
+        Ok(names)
+    }
+}
+
+/// Delete an object
+#[derive(Args)]
+pub(super) struct DeleteArgs {
+    #[command(flatten)]
+    chosen: Chosen,
 }
 
 /// Show what happened
@@ -234,11 +252,8 @@ fn document(format: &str, value: &impl Serialize) -> anyhow::Result<()> {
 }
 
 pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
-    let names = named(&args.what)?;
-    if names.is_empty() {
-        return Err(Failure::Usage("name what is to be deleted: KIND NAME… or KIND/NAME…".into()).into());
-    }
-    for one in names {
+    let args = args.chosen;
+    for one in args.names("to be deleted")? {
         let path = match one.kind {
             Kind::Proxies => format!("proxies/{}/{}", args.namespace, one.name),
             _ => format!("{}/{}", one.kind.plural(), one.name),

@@ -7,8 +7,8 @@ use clap::Args;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::client::{Failure, Target};
-use super::objects::{named, not_found, object};
+use super::client::Failure;
+use super::objects::{Chosen, not_found, object};
 use crate::model::span::Span;
 
 /// Between two looks.
@@ -17,20 +17,14 @@ const POLL: Duration = Duration::from_millis(200);
 /// Wait for a condition
 #[derive(Args)]
 pub(super) struct WaitArgs {
-    /// KIND NAME… or KIND/NAME…
-    #[arg(required = true, value_name = "WHAT")]
-    what: Vec<String>,
     /// condition=TYPE, condition=TYPE=STATUS or delete
     #[arg(long = "for", value_name = "WHAT")]
     until: Until,
     /// For how long
     #[arg(long, value_name = "TIME", default_value = "30s")]
     timeout: Span,
-    /// Its namespace
-    #[arg(long, short, default_value = "default")]
-    namespace: String,
     #[command(flatten)]
-    target: Target,
+    chosen: Chosen,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,21 +64,18 @@ impl Until {
 }
 
 pub(super) async fn wait(args: WaitArgs) -> anyhow::Result<()> {
-    let names = named(&args.what)?;
-    if names.is_empty() {
-        return Err(Failure::Usage("name what is waited for: KIND NAME… or KIND/NAME…".into()).into());
-    }
+    let names = args.chosen.names("waited for")?;
     let until = Instant::now() + args.timeout.duration();
     for one in names {
         let what = format!("{}/{}", one.kind.singular(), one.name);
         loop {
-            let found = object(&args.target, &one, &args.namespace).await?;
+            let found = object(&args.chosen.target, &one, &args.chosen.namespace).await?;
             match (&found, &args.until) {
                 (None, Until::Deleted) => {
                     println!("{what} is gone");
                     break;
                 }
-                (None, Until::Condition { .. }) => return Err(not_found(&one, &args.namespace)),
+                (None, Until::Condition { .. }) => return Err(not_found(&one, &args.chosen.namespace)),
                 (Some(object), Until::Condition { .. }) if args.until.holds(object) => {
                     println!("{what} condition met");
                     break;
