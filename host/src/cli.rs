@@ -15,6 +15,7 @@ mod selector;
 mod serve;
 mod token;
 mod wait;
+mod whole_file;
 
 use clap::{Parser, Subcommand};
 

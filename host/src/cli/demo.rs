@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::fleet::{Fleet, Place, Settings};
 use super::objects::proxy_table;
 use super::plugin_args::PluginArgs;
+use super::whole_file::write;
 use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
 use crate::model::naming::ProxyKey;
@@ -264,14 +263,6 @@ fn proxy(name: &str) -> String {
     format!(
         "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata:\n  name: {name}\n  namespace: default\nspec:\n  provider: demo\n"
     )
-}
-
-fn write(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
-    // Whole or not at all: the folder is watched.
-    let temporary = path.with_extension("new");
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    fs::rename(&temporary, path).with_context(|| path.display().to_string())
 }
 
 fn head(text: &str) {

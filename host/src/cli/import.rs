@@ -2,9 +2,8 @@
 
 mod lines;
 
-use std::fs::{self, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -13,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use self::lines::{Entry, parse};
 use super::client::Failure;
+use super::whole_file::write;
 use crate::model::naming::{is_label, is_subdomain};
 use crate::model::{API_VERSION, PROVIDER_SECRET_LABEL};
 
@@ -69,21 +69,10 @@ pub(super) fn import(args: ImportArgs) -> anyhow::Result<()> {
         anyhow::ensure!(!path.exists(), "{} is there already: remove it, or choose another --provider", path.display());
     }
     for (path, mode, text) in files {
-        write(&path, mode, &text).with_context(|| path.display().to_string())?;
+        write(&path, mode, &text)?;
         println!("{}", path.display());
     }
     Ok(())
-}
-
-/// Whole or not at all: the folder may be watched.
-fn write(path: &Path, mode: u32, text: &str) -> std::io::Result<()> {
-    let temporary = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    written.and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
-        // What failed is told; that its rest stays, too, would hide it.
-        let _ = fs::remove_file(&temporary);
-    })
 }
 
 /// The Secret with the logins if there are any, and the Provider with its Proxies.
