@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proxy_operator::plugin::handle::Handle;
 use proxy_operator_tests::plugins::server::{Reply, Server};
-use proxy_operator_tests::plugins::{Setup, eventually, identity, soon};
+use proxy_operator_tests::plugins::{Setup, eventually, holds, identity, soon};
 use proxy_operator_tests::sshd::Sshd;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -157,7 +157,8 @@ async fn a_dropped_call_ends_its_command_and_leaves_no_task_and_no_channel() {
                 AbortOnDropHandle::new(tokio::spawn(async move { handle.get(&identity("a", "here")).await }))
             })
             .collect();
-        eventually("all run", async || ids().lines().count() == 8 * round).await;
+        let all = async || ids().lines().count() == 8 * round;
+        assert!(holds(all).await, "round {round}: {:?} of 8 each\n{}", ids(), server.log());
         drop(calls);
         let alive = |id: &str| std::path::Path::new(&format!("/proc/{id}")).exists();
         eventually("all have ended", async || !ids().lines().any(alive)).await;

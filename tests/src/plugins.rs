@@ -262,13 +262,18 @@ pub fn present(presence: Presence) -> Instance {
 }
 
 /// Waits until `condition` holds.
-pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool) {
+    assert!(holds(condition).await, "after {PATIENCE:?} it still does not hold that {what}");
+}
+
+/// Waits until `condition` holds; false when it does not in time.
+pub async fn holds(mut condition: impl AsyncFnMut() -> bool) -> bool {
     let waited = tokio::time::timeout(PATIENCE, async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     });
-    assert!(waited.await.is_ok(), "after {PATIENCE:?} it still does not hold that {what}");
+    waited.await.is_ok()
 }
 
 /// What a future comes to, which must be soon.

@@ -1,6 +1,6 @@
 //! One connection to one account: dialled to checked addresses, to a server with a pinned key, and logged in.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use russh::client::{self, AuthResult, DisconnectReason, Handle};
@@ -8,7 +8,7 @@ use russh::keys::{HashAlg, PublicKeyOrCertificate};
 use russh::{AlgorithmKind, MethodKind, MethodSet};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::known_hosts::{Pins, Verdict, describe};
@@ -19,6 +19,8 @@ use crate::plugin::io::fault;
 
 /// Commands at once on one connection. OpenSSH's `MaxSessions` is 10 where nobody changed it.
 pub(super) const CHANNELS: usize = 8;
+/// After this without a refusal a server is tried with one more.
+pub(super) const REGAIN: Duration = Duration::from_secs(5);
 /// For each address of the host.
 const DIAL: Duration = Duration::from_secs(5);
 /// From the first byte to the login.
@@ -35,27 +37,61 @@ pub(super) struct Connection {
     pub handle: Handle<Gate>,
     /// One permit per command that may run.
     pub slots: Arc<Semaphore>,
-    /// Permits that there are, taken or not; a server that allows fewer lowers it.
-    limit: Mutex<usize>,
+    limit: Mutex<Limit>,
     pub lost: Lost,
     /// Key and pins that it was made with.
     pub made_from: [u8; 32],
     used: Mutex<Instant>,
 }
 
+/// How many commands a server seems to allow.
+struct Limit {
+    /// Permits that there are, taken or not.
+    places: usize,
+    /// When one of those that were taken away is tried again.
+    regain: Instant,
+}
+
 impl Connection {
-    /// A channel was refused although few are open: one fewer from now on, but never none.
+    /// A channel was refused although few are open: one fewer for a while, but never none.
     pub fn shrink(&self, permit: tokio::sync::OwnedSemaphorePermit) {
-        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
-        if *limit > 1 {
-            *limit -= 1;
+        let mut limit = self.limit();
+        if limit.places > 1 {
+            limit.places -= 1;
             permit.forget();
         }
+        limit.regain = Instant::now() + REGAIN;
+    }
+
+    /// Brings places back that were taken away, one after the other, as long as it is polled: a server that was still
+    /// clearing up closed channels refuses too.
+    pub async fn regain(&self) {
+        loop {
+            let at = {
+                let mut limit = self.limit();
+                if limit.places == CHANNELS {
+                    break;
+                }
+                let now = Instant::now();
+                if limit.regain <= now {
+                    limit.places += 1;
+                    limit.regain = now + REGAIN;
+                    self.slots.add_permits(1);
+                }
+                limit.regain
+            };
+            sleep_until(at).await;
+        }
+        std::future::pending().await
     }
 
     /// Commands that run or begin.
     pub fn busy(&self) -> bool {
-        self.slots.available_permits() < *self.limit.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.available_permits() < self.limit().places
+    }
+
+    fn limit(&self) -> MutexGuard<'_, Limit> {
+        self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it can take commands.
@@ -211,7 +247,7 @@ async fn handshake(account: &Account, material: &Material, stream: TcpStream) ->
     Ok(Connection {
         handle,
         slots: Arc::new(Semaphore::new(CHANNELS)),
-        limit: Mutex::new(CHANNELS),
+        limit: Mutex::new(Limit { places: CHANNELS, regain: Instant::now() }),
         lost,
         made_from: material.digest,
         used: Mutex::new(Instant::now()),

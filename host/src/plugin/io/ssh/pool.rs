@@ -77,6 +77,7 @@ impl Pool {
                     Ok(permit) if connection.is_alive() => return Ok(Slot { connection, permit: Some(permit) }),
                     _ => {}
                 },
+                () = connection.regain() => {}
                 () = connection.lost.token.cancelled() => {}
                 () = sleep_until(until) => {
                     let what = "all channels of the connection were in use until the time limit passed; the command was not sent";

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::super::connection::{KEEPALIVE, KEEPALIVES};
+use super::super::connection::{CHANNELS, KEEPALIVE, KEEPALIVES, REGAIN};
 use super::super::key::ClientKey;
 use super::*;
 use crate::model::provider::{Permit, Source, SshConnection};
@@ -103,7 +103,7 @@ async fn a_connection_that_nobody_uses_is_closed_and_one_in_use_is_not() {
 async fn without_a_free_place_in_time_it_is_busy() {
     let (account, material, _serving) = mk_server().await;
     let mut all = vec![];
-    for _ in 0..super::super::connection::CHANNELS {
+    for _ in 0..CHANNELS {
         all.push(slot(&account, &material).await);
     }
     let until = Instant::now() + Duration::from_millis(100);
@@ -122,6 +122,29 @@ async fn a_connection_never_shrinks_to_nothing() {
     let last = slot(&account, &material).await;
     assert_eq!(last.connection.slots.available_permits(), 0);
     assert!(last.connection.busy());
+}
+
+/// A server refuses also while it still clears up channels that were closed just now.
+#[tokio::test]
+async fn a_place_that_was_refused_is_tried_again_after_a_while() {
+    let (account, material, _serving) = mk_server().await;
+    let mut all = vec![];
+    for _ in 0..CHANNELS / 2 {
+        slot(&account, &material).await.shrink();
+    }
+    for _ in 0..CHANNELS / 2 {
+        all.push(slot(&account, &material).await);
+    }
+    tokio::time::pause();
+    let before = Instant::now();
+    for _ in 0..CHANNELS / 2 {
+        all.push(slot(&account, &material).await);
+    }
+    let waited = before.elapsed();
+    assert!(waited >= REGAIN * (CHANNELS / 2 - 1) as u32 && waited <= REGAIN * (CHANNELS / 2 + 1) as u32, "{waited:?}");
+    let until = Instant::now() + REGAIN * 3;
+    let fault = account.pool.slot(&account, &material, until).await.err().expect("no more than there were");
+    assert_eq!(fault.kind, FaultKind::Busy, "{}", fault.message);
 }
 
 /// The other side's machine was switched off, or a firewall forgot the connection: it stays open, and nothing comes back.
