@@ -29,7 +29,8 @@ pub const API_VERSION: &str = "crawl.example.com/v1alpha1";
 /// Finalizer of a `Proxy`: while it stands, an instance may exist.
 pub const PROXY_FINALIZER: &str = "crawl.example.com/proxy";
 
-/// Annotation of a `Provider`: with the value `true`, instances that vanished all at once are made anew all the same.
+/// Annotation of a `Provider`: a time (RFC 3339) from which on, for an hour, instances that vanished all at once are made
+/// anew all the same. It ends by itself: forgotten, it would leave the next mass without protection.
 pub const ACCEPT_ABSENCE: &str = "crawl.example.com/accept-absence";
 
 /// Finalizer of a `Provider`: while it stands, it may have instances.

@@ -3,7 +3,6 @@
 mod cluster;
 mod effect;
 mod points;
-mod quiet;
 mod replicas;
 mod scenario;
 

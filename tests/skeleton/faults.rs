@@ -1,7 +1,13 @@
 //! The sandbox cloud misbehaves in nine ways; each ends in its own error kind and reason, and then heals.
 
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::ResourceExt;
 use proxy_operator::model::condition::Status;
-use proxy_operator_tests::lab::{Lab, condition_of, is_ready, proxy, wish};
+use proxy_operator::model::provider::Provider;
+use proxy_operator::model::proxy::Proxy;
+use proxy_operator_tests::lab::{Lab, condition, condition_of, is_ready, proxy, wish};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -129,6 +135,44 @@ async fn a_vanished_instance_is_made_anew_under_a_new_incarnation() {
     assert_eq!(after.instance.unwrap().incarnation, 1);
     let other = lab.proxy("b").await.unwrap().status.unwrap();
     assert_eq!((other.rebuilds, lab.machines().await.len()), (0, 2));
+}
+
+/// A changed project or base URL looks like this, and what is made anew then is paid twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_that_are_gone_at_once_wait_until_a_human_says_that_they_are() {
+    let lab = Lab::start().await;
+    let names = ["a", "b", "c", "d", "e"];
+    for name in names {
+        lab.put(&format!("{name}.yaml"), &proxy(name, QUICK));
+    }
+    lab.wait_ready(&names).await;
+    lab.faults(names.map(|name| json!({"kind": "vanish", "match": name, "times": 1})).into_iter().collect()).await;
+    lab.wait_provider("demo", |p| condition(p).is_some_and(|c| c.reason == "MassAbsence")).await;
+    let waiting = async |lab: &Lab| {
+        let held = |p: &Proxy| condition_of(p, "Provisioned").is_some_and(|c| c.reason == "MassAbsence");
+        lab.proxies().await.iter().filter(|p| held(p)).count()
+    };
+    // The first that are found gone are no mass yet.
+    let all = async |lab: &Lab| {
+        let (made_anew, waiting) = (lab.machines().await.len(), waiting(lab).await);
+        (made_anew + waiting == names.len()).then_some(made_anew)
+    };
+    let made_anew = lab.wait("all others wait", all).await;
+    assert!(made_anew <= 3, "{made_anew} of them were made anew");
+    let accept = |at: Timestamp| {
+        let annotation = format!("{{name: demo, annotations: {{crawl.example.com/accept-absence: \"{at}\"}}}}");
+        lab.put("provider.yaml", &lab.provider("demo", "").replace("{name: demo}", &annotation));
+    };
+    // One of long ago says nothing of today.
+    accept(Timestamp::now() - Duration::from_secs(7200));
+    let outdated = |p: &Provider| p.annotations().contains_key("crawl.example.com/accept-absence");
+    lab.wait_provider("demo", |p| outdated(p) && condition(p).is_some_and(|c| c.reason == "MassAbsence")).await;
+    assert_eq!((lab.machines().await.len(), waiting(&lab).await), (made_anew, names.len() - made_anew));
+    accept(Timestamp::now());
+    lab.wait_ready(&names).await;
+    for name in names {
+        assert_eq!(lab.proxy(name).await.unwrap().status.unwrap().rebuilds, 1, "{name}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,12 +32,17 @@ pub struct CloudApi {
 impl Backend {
     /// Starts both; their files go into `dir`.
     pub fn start(dir: &Path) -> Self {
+        Self::start_with(dir, &[])
+    }
+
+    /// The same, with more arguments for the cloud.
+    pub fn start_with(dir: &Path, more: &[&str]) -> Self {
         let token = dir.join("cloud-token");
         std::fs::write(&token, CLOUD_TOKEN).unwrap();
         let token = token.display().to_string();
         let any = "127.0.0.1:0";
-        let (cloud, cloud_says) =
-            Process::start(&["sandbox-cloud", "--listen", any, "--token-file", &token], &dir.join("cloud.log"));
+        let args = [&["sandbox-cloud", "--listen", any, "--token-file", &token], more].concat();
+        let (cloud, cloud_says) = Process::start(&args, &dir.join("cloud.log"));
         let (judge, judge_says) = Process::start(&["judge", "--listen", any], &dir.join("judge.log"));
         let url = |line: &str| line.split_whitespace().last().unwrap().to_owned();
         Self { cloud: Some(cloud), _judge: judge, cloud_url: url(&cloud_says), judge_url: url(&judge_says) }

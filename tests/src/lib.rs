@@ -4,6 +4,7 @@ pub mod apiserver;
 pub mod authors;
 pub mod backend;
 pub mod bad_plugins;
+pub mod cgroup;
 pub mod interceptor;
 pub mod kube_api;
 pub mod kube_lab;

@@ -58,6 +58,9 @@ pub(super) struct SandboxCloudArgs {
     /// File that holds the API's token
     #[arg(long, env = "PROXY_OPERATOR_TOKEN_FILE", value_name = "FILE")]
     token_file: PathBuf,
+    /// Instances that each of its two zones holds
+    #[arg(long, env = "PROXY_OPERATOR_CAPACITY", value_name = "N", default_value_t = 100)]
+    capacity: usize,
 }
 
 /// A token that is cancelled when the process is told to stop.
@@ -109,7 +112,8 @@ pub(super) async fn judge(args: JudgeArgs) -> anyhow::Result<()> {
 
 pub(super) async fn sandbox_cloud(args: SandboxCloudArgs) -> anyhow::Result<()> {
     let token = read_line("--token-file", &args.token_file)?;
-    let cloud = sandbox_cloud::bind(sandbox_cloud::Options::new(args.listen, args.advertise, token))
+    let options = sandbox_cloud::Options::new(args.listen, args.advertise, token);
+    let cloud = sandbox_cloud::bind(sandbox_cloud::Options { capacity_per_zone: args.capacity, ..options })
         .await
         .with_context(|| format!("--listen {} cannot be listened on", args.listen))?;
     println!("sandbox cloud listening on http://{}", cloud.local_addr());

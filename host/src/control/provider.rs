@@ -13,7 +13,6 @@ use serde_json::Value;
 use tokio::sync::broadcast;
 
 use super::proxy::{ProviderFacts, ReadyProvider};
-use crate::model::bootstrap;
 use crate::model::clock::Clock;
 use crate::model::error::list_fields;
 use crate::model::instance::{Instance, ONE_PER_PLACE, STATIC_ADDRESS, check_schema};
@@ -21,7 +20,7 @@ use crate::model::mandate::Mandate;
 use crate::model::metrics::METRICS;
 use crate::model::provider::{Provider, Source as Credential};
 use crate::model::proxy::Proxy;
-use crate::model::{ACCEPT_ABSENCE, is_annotated};
+use crate::model::{ACCEPT_ABSENCE, SKIP_CLEANUP, bootstrap};
 use crate::plugin::grants::Grants;
 use crate::plugin::handle::{Handle, Shared};
 use crate::plugin::registry::{Entry, Registry};
@@ -37,8 +36,26 @@ const CONFLICT_RETRY: Duration = Duration::from_millis(200);
 /// Reason of a Provider that this run has not looked at.
 pub const NOT_LOOKED_AT: &str = "ProviderPending";
 
-/// UID and generation: which version of a Provider was last looked at.
-type Version = (Option<String>, Option<i64>, bool);
+/// What of a Provider is not its status, which is our own: whatever else changes is looked at.
+#[derive(PartialEq)]
+struct Version {
+    uid: Option<String>,
+    generation: Option<i64>,
+    is_deleting: bool,
+    /// What its annotations ask of us.
+    asked: [Option<String>; 2],
+}
+
+impl Version {
+    fn of(provider: &Provider) -> Self {
+        Self {
+            uid: provider.uid(),
+            generation: provider.metadata.generation,
+            is_deleting: provider.is_deleting(),
+            asked: [ACCEPT_ABSENCE, SKIP_CLEANUP].map(|name| provider.annotations().get(name).cloned()),
+        }
+    }
+}
 
 /// All Providers, as their Proxies see them.
 pub struct Providers {
@@ -142,8 +159,7 @@ impl Providers {
     /// Whether this version was looked at: then a change of it was one of its status, which is our own.
     pub fn has_seen(&self, provider: &Provider) -> bool {
         let looked_at = self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        looked_at.get(&provider.name_any())
-            == Some(&(provider.uid(), provider.metadata.generation, provider.is_deleting()))
+        looked_at.get(&provider.name_any()) == Some(&Version::of(provider))
     }
 
     /// A credential changed: calls that were refused for the old one are worth another try.
@@ -156,6 +172,11 @@ impl Providers {
         }
     }
 
+    /// A Provider and all its Proxies should look again.
+    pub fn wake(&self, name: &str) {
+        self.shared.turn(name);
+    }
+
     /// Tells the name of each Provider of which more, or less, is held back from now on.
     pub fn turns(&self) -> broadcast::Receiver<Arc<str>> {
         self.shared.turns()
@@ -165,26 +186,25 @@ impl Providers {
         self.epochs.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// What a Proxy has to know of its Provider. `taken`: places that others hold.
-    pub fn facts(&self, proxy: &Proxy, taken: impl FnOnce() -> Vec<String>) -> (ProviderFacts, Option<Arc<Handle>>) {
+    /// What a Proxy has to know of its Provider.
+    pub fn facts(&self, proxy: &Proxy) -> (ProviderFacts, Option<Arc<Handle>>) {
         let name = &proxy.spec.provider;
         let Some(provider) = self.store.provider(name) else { return (ProviderFacts::Missing, None) };
         let current = self.lock().get(name).cloned();
         match current {
             Some(Current { state: State::Ready(handle), epoch, .. }) => {
                 let description = &handle.plugin().description;
-                let one_per_place = description.has(ONE_PER_PLACE);
                 let ready = ReadyProvider {
                     epoch,
-                    taken: if one_per_place { taken() } else { vec![] },
-                    one_per_place,
+                    taken: vec![],
+                    one_per_place: description.has(ONE_PER_PLACE),
                     create_deadline: provider.spec.limits.create_deadline.duration(),
                     call_timeout: handle.call_timeout(),
                     reach: provider.spec.endpoint,
                     surges: !description.has(STATIC_ADDRESS),
                     max_unavailable: provider.spec.limits.max_unavailable.clone(),
                     instances: provider.spec.limits.instances,
-                    absence_accepted: is_annotated(&*provider, ACCEPT_ABSENCE),
+                    absence_accepted: provider.accepts_absence(self.clock.wall()),
                     denied: if provider.is_deleting() {
                         Some((
                             "ProviderDeleting",
@@ -237,10 +257,11 @@ impl Providers {
             METRICS.forget_provider(name);
             return Pass { again: CHECK, changed, failed: false, listed: None };
         };
-        let version = (provider.uid(), provider.metadata.generation, provider.is_deleting());
+        let version = Version::of(&provider);
         let before =
             self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(name.to_owned(), version);
-        if before.is_none_or(|(uid, _, _)| uid != provider.uid()) {
+        let asked = before.as_ref().is_some_and(|before| before.asked != Version::of(&provider).asked);
+        if before.is_none_or(|before| before.uid != provider.uid()) {
             self.begin_with(&provider);
         }
         let entry = self.plugin(&provider).await;
@@ -264,8 +285,14 @@ impl Providers {
             Ok(handle) => handle.list().await.ok(),
             Err(_) => None,
         };
-        let (says, targets) = report::judge(&provider, &entry, &built, findings, mass_absence);
-        let changed = self.remember(name, built.into(), &provider, &entry);
+        let (says, targets) = report::judge(
+            &provider,
+            &entry,
+            &built,
+            findings,
+            mass_absence && !provider.accepts_absence(self.clock.wall()),
+        );
+        let changed = self.remember(name, built.into(), &provider, &entry) || asked;
         let ready = says.status == crate::model::condition::Status::True;
         if let Err(error) = self.write(&provider, &entry, says, targets).await {
             return Pass { changed, listed, ..Pass::failed(name, &error) };

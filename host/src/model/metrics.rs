@@ -29,6 +29,13 @@ pub struct Outcome {
     pub outcome: &'static str,
 }
 
+/// Labels of the Proxies of one Provider.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Fleet {
+    provider: String,
+    ready: &'static str,
+}
+
 /// The metrics of this process.
 pub struct Metrics {
     registry: Registry,
@@ -42,6 +49,7 @@ pub struct Metrics {
     controllers: Controllers,
     queues: Queues,
     leads: Family<Name, Gauge>,
+    proxies: Family<Fleet, Gauge>,
     /// Answers to acquires.
     pub leases: Family<Outcome, Counter>,
     /// Probes.
@@ -67,6 +75,7 @@ impl Metrics {
             controllers: Controllers::new(),
             queues: Queues::new(),
             leads: Family::default(),
+            proxies: Family::default(),
             leases: Family::default(),
             probes: Family::default(),
             rest_unauthorized: Counter::default(),
@@ -88,6 +97,7 @@ impl Metrics {
         metrics.controllers.register(r);
         metrics.queues.register(r);
         r.register("leader_election_master_status", "1: this replica leads", metrics.leads.clone());
+        r.register("proxy_operator_proxies", "Proxies, and whether they are Ready", metrics.proxies.clone());
         r.register("proxy_operator_lease_requests", "Requests for a lease, by outcome", metrics.leases.clone());
         r.register("proxy_operator_probes", "Probes of proxies, by outcome", metrics.probes.clone());
         r.register(
@@ -116,6 +126,18 @@ impl Metrics {
     /// Whether this replica leads.
     pub fn leads(&self, name: &'static str, leads: bool) {
         self.leads.get_or_create(&Name { name }).set(leads.into());
+    }
+
+    /// So many Proxies of this Provider are Ready, and so many are not.
+    pub fn proxies(&self, provider: &str, ready: u32, others: u32) {
+        for (word, count) in [("true", ready), ("false", others)] {
+            let of = Fleet { provider: provider.to_owned(), ready: word };
+            if ready + others == 0 {
+                self.proxies.remove(&of);
+            } else {
+                self.proxies.get_or_create(&of).set(count.into());
+            }
+        }
     }
 
     /// Those of a Provider that uses this plugin.

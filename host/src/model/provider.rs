@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -464,7 +466,19 @@ impl Provider {
     pub fn has_finalizer(&self) -> bool {
         self.metadata.finalizers.iter().flatten().any(|f| f == super::PROVIDER_FINALIZER)
     }
+
+    /// Whether somebody said within the last hour that what vanished all at once is gone indeed.
+    pub fn accepts_absence(&self, now: Timestamp) -> bool {
+        let said = self.metadata.annotations.as_ref().and_then(|all| all.get(super::ACCEPT_ABSENCE));
+        let said = said.and_then(|text| text.parse::<Timestamp>().ok());
+        said.is_some_and(|said| said <= now + ACCEPTED_AHEAD && now < said + ACCEPTED_FOR)
+    }
 }
+
+/// So long an absence is accepted that somebody accepted.
+const ACCEPTED_FOR: Duration = Duration::from_secs(3600);
+/// Whoever accepted it may have a clock that is ahead of ours by so much.
+const ACCEPTED_AHEAD: Duration = Duration::from_secs(60);
 
 fn default_ssh_port() -> u16 {
     22

@@ -62,6 +62,12 @@ impl Shared {
         // Without holding back there is nothing to tell, ever.
         self.turns.as_ref().map_or_else(|| broadcast::channel(1).1, broadcast::Sender::subscribe)
     }
+
+    /// Tells this name as well.
+    pub fn turn(&self, provider: &str) {
+        // Nobody listens while the operator starts or ends.
+        let _ = self.turns.as_ref().map(|turns| turns.send(provider.into()));
+    }
 }
 
 /// A plugin in the service of one Provider.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use kube::ResourceExt;
 
 use super::Providers;
+use crate::model::ACCEPT_ABSENCE;
 use crate::model::condition::{Verdict as Says, find, set};
 use crate::model::error::CallError;
 use crate::model::instance::Finding;
 use crate::model::provider::{PluginStatus, Provider, ProviderStatus, TargetStatus};
-use crate::model::{ACCEPT_ABSENCE, is_annotated};
 use crate::plugin::handle::{Handle, Held};
 use crate::plugin::registry::Entry;
 use crate::store::{Event, Regarding, Severity, StoreError};
@@ -55,7 +55,7 @@ pub(super) fn judge(
         let message = format!("version {} goes on serving; {}", description.version, refused.message);
         Says::new(usable, refused.reason, message)
     } else {
-        of_findings(&findings, mass_absence && !is_annotated(provider, ACCEPT_ABSENCE), &provider.name_any(), serves)
+        of_findings(&findings, mass_absence, &provider.name_any(), serves)
     };
     let targets = findings
         .into_iter()
@@ -88,7 +88,7 @@ fn of_findings(findings: &[Finding], mass_absence: bool, name: &str, serves: Str
         let message = format!(
             "many of its instances vanished within ten minutes, as when a project or base URL changes, so that none is \
              replaced: correct the Provider, or, if they are gone indeed: kubectl annotate provider {name} \
-             {ACCEPT_ABSENCE}=true"
+             --overwrite {ACCEPT_ABSENCE}=$(date -u +%FT%TZ)"
         );
         return Says::new(true, "MassAbsence", message);
     }

@@ -25,8 +25,8 @@ impl Driver {
         handle: Option<&Handle>,
         own: &OwnLogin,
     ) -> Result<Option<Login>, CallError> {
-        if let (Some(name), Some(handle)) = (instance.and_then(|i| i.login_secret.as_ref()), handle) {
-            return handle.granted_login(name).await.map(Some);
+        if let Some(name) = instance.and_then(|i| i.login_secret.as_ref()) {
+            return self.granted_login(proxy, name, handle).await.map(Some);
         }
         match (proxy.spec.auth.mode, own) {
             (_, OwnLogin::Read { login, .. }) => Ok(Some(login.clone())),
@@ -50,6 +50,21 @@ impl Driver {
                 Ok(Some(key.derive(&proxy.uid().unwrap_or_default(), incarnation)))
             }
         }
+    }
+
+    /// The login that a backend keeps in a Secret. While its Provider is not ready, what was read last stands in.
+    async fn granted_login(&self, proxy: &Proxy, name: &str, handle: Option<&Handle>) -> Result<Login, CallError> {
+        let key = ProxyKey::of(proxy);
+        let Some(handle) = handle else {
+            return self.last_granted(&key, name).ok_or_else(|| {
+                let provider = &proxy.spec.provider;
+                let what = format!("its login is in a Secret of Provider {provider}, which is not ready");
+                CallError::new(ErrorKind::Transient, what)
+            });
+        };
+        let login = handle.granted_login(name).await?;
+        self.remember_granted(&key, name, &login);
+        Ok(login)
     }
 
     /// The login of `auth.secretRef`. What was read last stands in while the Secret cannot be read.

@@ -179,7 +179,7 @@ fn next_validated(
         if facts.is_full(provider) {
             return Step::Wait(HELD);
         }
-        let avoid = memory.avoid.iter().chain(&provider.taken).cloned().collect();
+        let avoid = memory.avoid.clone();
         return Step::Call(Call::Place(avoid));
     };
     if let Some(restamped) = restamp(proxy, &status, facts) {

@@ -174,14 +174,15 @@ fn a_stock_out_that_a_look_brings_falls_back_too() {
 }
 
 #[test]
-fn a_place_that_others_hold_is_avoided_and_one_taken_meanwhile_asked_for_anew() {
+fn a_place_that_was_taken_meanwhile_is_asked_for_anew() {
     let mut lab = Lab::new();
     lab.on(Call::Validate, Ok(Answer::Validated(vec![])));
-    lab.provider().taken = vec!["slot-1".into()];
-    assert_eq!(lab.run(), Step::Call(Call::Place(vec!["slot-1".into()])));
-    lab.provider().taken.push("slot-2".into());
-    lab.absorb(Call::Place(vec!["slot-1".into()]), placed("slot-2"));
-    assert_eq!(lab.run(), Step::Call(Call::Place(vec!["slot-1".into(), "slot-2".into()])));
+    assert_eq!(lab.run(), Step::Call(Call::Place(vec![])));
+    lab.provider().taken = vec!["slot-2".into()];
+    lab.absorb(Call::Place(vec![]), placed("slot-2"));
+    assert_eq!(lab.run(), Step::Call(Call::Place(vec![])));
+    lab.absorb(Call::Place(vec!["slot-2".into()]), placed("slot-3"));
+    assert_eq!(lab.instance().placement.as_deref(), Some("slot-3"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::beside;
 use super::decide::{Call, Step, is_foreign, next};
 use super::held::{HeldCall, placement_of};
 use super::publish::Published;
-use super::{Facts, Listed, Memory, OwnLogin, ProviderFacts, Roster, Seen};
+use super::{Facts, Listed, Memory, OwnLogin, ProviderFacts, ReadyProvider, Roster, Seen};
 use crate::control::provider::Providers;
 use crate::health::Verdict;
 use crate::health::engine::Engine;
@@ -65,6 +65,8 @@ struct Known {
     published: Option<Published>,
     /// What `auth.secretRef` last gave.
     own_login: Option<(NameRef, Login)>,
+    /// What the Secret of its backend last gave, by the Secret's name among its Provider's.
+    granted: Option<(String, Login)>,
 }
 
 impl Driver {
@@ -134,7 +136,7 @@ impl Driver {
                 self.enrol(&proxy, &memory, facts.now);
                 (facts, handle, before, memory, step)
             };
-            let (which, call) = match step {
+            let (which, mut call) = match step {
                 Step::Store(status) => {
                     let status = Self::fitting(&proxy, *status, &memory, &facts);
                     if let Err(error) = self.store_status(&proxy, status).await {
@@ -179,6 +181,9 @@ impl Driver {
                 proxy
             };
             let Some(handle) = handle else { return Ok(Some(STORE_RETRY)) };
+            if let (Call::Place(avoid), ProviderFacts::Ready(provider)) = (&mut call, &facts.provider) {
+                avoid.extend(self.taken(&proxy, provider));
+            }
             if call == Call::Create {
                 self.providers.note_create(&proxy.spec.provider, handle.call_timeout());
             }
@@ -208,7 +213,7 @@ impl Driver {
                 Call::Place(_) => Some(self.placing.lock().await),
                 _ => None,
             };
-            let facts = self.facts_after(&proxy, &keys, facts);
+            let facts = self.facts_after(&proxy, &keys, facts, &call);
             let planned = memory.clone();
             let status = match which {
                 None => absorb(&proxy, &mut memory, &facts, &call, answer, &mut rand::rng()),
@@ -254,7 +259,9 @@ impl Driver {
             let is_missing = !shown.contains_key(&(uid.as_str(), Some(instance.incarnation)));
             Some((uid, is_missing))
         });
-        self.roster.missing(provider, was_there, at);
+        if self.roster.missing(provider, was_there, at) {
+            self.providers.wake(provider);
+        }
         let mut known = self.lock();
         for proxy in &proxies {
             let key = ProxyKey::of(proxy);
@@ -279,13 +286,7 @@ impl Driver {
         let key = ProxyKey::of(proxy);
         let uid = proxy.uid().unwrap_or_default();
         let now = self.clock.monotonic();
-        let taken = || {
-            let others = self.store.proxies();
-            let others = others.iter().filter(|p| p.spec.provider == proxy.spec.provider && p.uid() != proxy.uid());
-            let places = others.filter_map(|p| p.status.as_ref()).flat_map(ProxyStatus::instances);
-            places.filter_map(|i| i.placement.clone()).collect()
-        };
-        let (provider, handle) = self.providers.facts(proxy, taken);
+        let (provider, handle) = self.providers.facts(proxy);
         let status = proxy.status.clone().unwrap_or_default();
         let held =
             |instance: &InstanceStatus| uid.parse().is_ok_and(|uid| self.allocator.is_held(uid, instance.incarnation));
@@ -318,15 +319,26 @@ impl Driver {
         (facts, handle)
     }
 
-    /// The facts after a call. The Provider is the one that was asked, but for the places that are taken by now: an answer
-    /// counts although the Provider changed meanwhile, and counts as that one's.
-    fn facts_after(&self, proxy: &Proxy, keys: &[LoginKey], before: Facts) -> Facts {
-        let mut facts = self.facts(proxy, keys, before.own_login.clone()).0;
+    /// The facts after a call. The Provider is the one that was asked: an answer counts although it changed meanwhile, and
+    /// counts as that one's. Only an answer to `place` is measured against the places that are taken by now.
+    fn facts_after(&self, proxy: &Proxy, keys: &[LoginKey], before: Facts, call: &Call) -> Facts {
+        let facts = self.facts(proxy, keys, before.own_login.clone()).0;
         let mut asked = before.provider;
-        if let (ProviderFacts::Ready(asked), ProviderFacts::Ready(now)) = (&mut asked, &mut facts.provider) {
-            asked.taken = std::mem::take(&mut now.taken);
+        if let (ProviderFacts::Ready(asked), Call::Place(_)) = (&mut asked, call) {
+            asked.taken = self.taken(proxy, asked);
         }
         Facts { provider: asked, ..facts }
+    }
+
+    /// The places that other Proxies hold, where each serves one only. It looks at all of them.
+    fn taken(&self, proxy: &Proxy, provider: &ReadyProvider) -> Vec<String> {
+        if !provider.one_per_place {
+            return vec![];
+        }
+        let others = self.store.proxies();
+        let others = others.iter().filter(|p| p.spec.provider == proxy.spec.provider && p.uid() != proxy.uid());
+        let places = others.filter_map(|p| p.status.as_ref()).flat_map(ProxyStatus::instances);
+        places.filter_map(|i| i.placement.clone()).collect()
     }
 
     /// Sets or removes the finalizer; answers whether the object is gone.
@@ -380,7 +392,15 @@ impl Driver {
             Some(known) => known.memory = memory,
             None => drop(known.insert(
                 key,
-                Known { uid, provider: provider.clone(), memory, listed: None, published: None, own_login: None },
+                Known {
+                    uid,
+                    provider: provider.clone(),
+                    memory,
+                    listed: None,
+                    published: None,
+                    own_login: None,
+                    granted: None,
+                },
             )),
         }
     }
@@ -393,6 +413,17 @@ impl Driver {
     pub(super) fn remember_login(&self, key: &ProxyKey, secret: &NameRef, login: &Login) {
         if let Some(known) = self.lock().get_mut(key) {
             known.own_login = Some((secret.clone(), login.clone()));
+        }
+    }
+
+    pub(super) fn last_granted(&self, key: &ProxyKey, name: &str) -> Option<Login> {
+        let known = self.lock();
+        known.get(key)?.granted.as_ref().filter(|(last, _)| last == name).map(|(_, login)| login.clone())
+    }
+
+    pub(super) fn remember_granted(&self, key: &ProxyKey, name: &str, login: &Login) {
+        if let Some(known) = self.lock().get_mut(key) {
+            known.granted = Some((name.to_owned(), login.clone()));
         }
     }
 

@@ -159,6 +159,30 @@ async fn only_what_a_listing_lacks_is_looked_at_and_a_running_pass_does_not_lose
     assert_eq!(lab.driver.lock()[&key()].listed.map(|l| l.running), Some(false));
 }
 
+/// The pass that finds the fourth of five gone makes none of them anew: it is told before it is decided what follows.
+#[tokio::test]
+async fn the_absence_that_makes_a_mass_counts_before_anything_follows_from_it() {
+    let lab = Lab::new().await;
+    let mut wakes = lab.driver.providers.turns();
+    let gone = |n: u32| {
+        let mut proxy = Proxy::clone(&lab.proxy());
+        proxy.metadata.uid = Some(n.to_string());
+        let there = InstanceStatus { provider_id: Some("vm".into()), ..InstanceStatus::default() };
+        proxy.status = Some(ProxyStatus { instance: Some(there), ..ProxyStatus::default() });
+        proxy
+    };
+    let absent = Memory { seen: Some(Seen::absent(Duration::ZERO)), ..Memory::default() };
+    for n in 0..5 {
+        lab.driver.enrol(&gone(n), &Memory::default(), Duration::ZERO);
+    }
+    for n in 0..4 {
+        assert!(!lab.driver.mass_absence("p") && wakes.try_recv().is_err(), "{n} are none");
+        lab.driver.enrol(&gone(n), &absent, Duration::ZERO);
+    }
+    assert!(lab.driver.mass_absence("p"));
+    assert_eq!(wakes.try_recv().as_deref(), Ok("p"), "its Provider says so at once");
+}
+
 #[tokio::test]
 async fn a_login_whose_key_is_gone_says_so() {
     let lab = Lab::new().await;
@@ -167,6 +191,23 @@ async fn a_login_whose_key_is_gone_says_so() {
     let lacking = lab.driver.login(&lab.proxy(), Some(&made), &keys, None, &OwnLogin::Unused).await.unwrap_err();
     assert_eq!(lacking.reason, "LoginKeyMissing");
     assert!(lacking.message.contains("the key old"), "{}", lacking.message);
+}
+
+/// It once was probed and lent with a login that its backend never had.
+#[tokio::test]
+async fn a_login_of_the_backend_is_not_made_up_while_its_provider_is_not_ready() {
+    let lab = Lab::new().await;
+    lab.driver.reconcile(&key()).await.unwrap();
+    let found = InstanceStatus { login_secret: Some("entries".into()), ..InstanceStatus::default() };
+    let keys = lab.store.login_keys().await.unwrap();
+    let login = async || lab.driver.login(&lab.proxy(), Some(&found), &keys, None, &OwnLogin::Unused).await;
+    let lacking = login().await.unwrap_err();
+    assert!(lacking.message.contains("Provider p, which is not ready"), "{}", lacking.message);
+    let last = Login { username: "user".into(), password: "from the Secret".to_owned().into() };
+    lab.driver.remember_granted(&key(), "entries", &last);
+    assert_eq!(login().await.unwrap(), Some(last.clone()));
+    lab.driver.remember_granted(&key(), "other entries", &last);
+    assert!(login().await.is_err());
 }
 
 #[tokio::test]

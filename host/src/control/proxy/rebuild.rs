@@ -79,7 +79,7 @@ pub(super) fn surge(
         None if !facts.may_replace(provider, false) => Step::Wait(HELD),
         None => {
             let own = status.instances().filter_map(|i| i.placement.as_ref()).filter(|_| provider.one_per_place);
-            let avoid = memory.coming.avoid.iter().chain(&provider.taken).chain(own).cloned().collect();
+            let avoid = memory.coming.avoid.iter().chain(own).cloned().collect();
             // Held back, it must not keep what serves from being looked after.
             memory.unless_held(Step::Beside(Beside::Next, Call::Place(avoid)), facts.now)
         }

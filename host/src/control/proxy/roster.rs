@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::model::metrics::METRICS;
+
 /// Absences that begin within so long count together.
 const WINDOW: Duration = Duration::from_secs(600);
 /// So many absences at once, or a fifth of the Proxies, are no accident of single instances yet.
@@ -15,6 +17,8 @@ const JUDGED_FOR: Duration = Duration::from_secs(1);
 /// How one Proxy stands among those of its Provider.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Member {
+    /// It is Ready.
+    pub ready: bool,
     /// It was Ready once and is not now.
     pub out: bool,
     /// It is being replaced.
@@ -60,6 +64,7 @@ pub struct Roster {
 #[derive(Default)]
 struct Members {
     members: HashMap<String, Kept>,
+    ready: u32,
     out: u32,
     instances: u32,
     /// Those that are being replaced, and since when.
@@ -91,13 +96,14 @@ impl Kept {
 }
 
 impl Roster {
-    /// How a Proxy stands now.
-    pub fn set(&self, provider: &str, uid: &str, member: Member, now: Duration) {
+    /// How a Proxy stands now. Answers whether a mass absence began or ended with it.
+    pub fn set(&self, provider: &str, uid: &str, member: Member, now: Duration) -> bool {
         let mut providers = self.lock();
         let members = providers.entry(provider.to_owned()).or_default();
         let kept = members.members.entry(uid.to_owned()).or_default();
         let before = std::mem::replace(&mut kept.member, member);
         kept.note(before.absent || kept.missing, now);
+        members.ready = members.ready + u32::from(member.ready) - u32::from(before.ready);
         members.out = members.out + u32::from(member.out) - u32::from(before.out);
         members.instances = members.instances + member.instances - before.instances;
         if member.replaced {
@@ -105,14 +111,13 @@ impl Roster {
         } else {
             members.replaced.remove(uid);
         }
-        if before.absent != member.absent {
-            members.judge(now);
-        }
+        members.show(provider);
+        before.absent != member.absent && members.judge(now)
     }
 
     /// Which of a Provider's Proxies a listing did not show; the rest of them it did. Not yet a proof of absence, and
-    /// reason enough to be careful.
-    pub fn missing(&self, provider: &str, listed: impl IntoIterator<Item = (String, bool)>, now: Duration) {
+    /// reason enough to be careful. Answers whether a mass absence began or ended with it.
+    pub fn missing(&self, provider: &str, listed: impl IntoIterator<Item = (String, bool)>, now: Duration) -> bool {
         let mut providers = self.lock();
         let members = providers.entry(provider.to_owned()).or_default();
         for (uid, missing) in listed {
@@ -121,7 +126,7 @@ impl Roster {
             kept.missing = missing;
             kept.note(was_gone, now);
         }
-        members.judge(now);
+        members.judge(now)
     }
 
     /// A Proxy is gone.
@@ -129,10 +134,12 @@ impl Roster {
         let mut providers = self.lock();
         let Some(members) = providers.get_mut(provider) else { return };
         if let Some(kept) = members.members.remove(uid) {
+            members.ready -= u32::from(kept.member.ready);
             members.out -= u32::from(kept.member.out);
             members.instances -= kept.member.instances;
             members.replaced.remove(uid);
         }
+        members.show(provider);
         if members.members.is_empty() {
             providers.remove(provider);
         }
@@ -169,13 +176,20 @@ impl Roster {
 }
 
 impl Members {
-    fn judge(&mut self, now: Duration) {
+    fn show(&self, provider: &str) {
+        METRICS.proxies(provider, self.ready, self.members.len() as u32 - self.ready);
+    }
+
+    /// Answers whether it came to another verdict.
+    fn judge(&mut self, now: Duration) -> bool {
         self.judged_at = now;
+        let before = self.mass_absence;
         let tolerated = ABSENCES.max(self.members.len() as u32 / 5);
         let gone = self.members.values().filter(|kept| kept.is_gone()).count() as u32;
         let recent = |at: &Duration| now.saturating_sub(*at) < WINDOW;
         let lately = self.members.values().filter(|kept| kept.gone_at.as_ref().is_some_and(recent)).count() as u32;
         self.mass_absence = lately > tolerated || (self.mass_absence && gone > tolerated);
+        self.mass_absence != before
     }
 }
 
@@ -239,7 +253,7 @@ mod tests {
     #[test]
     fn one_sees_how_the_others_stand() {
         let roster = mk_roster(4);
-        let replaced = Member { out: true, replaced: true, absent: false, instances: 2 };
+        let replaced = Member { out: true, replaced: true, instances: 2, ..Member::default() };
         roster.set("p", "0", replaced, NOW);
         roster.set("p", "1", replaced, NOW - WINDOW);
         roster.set("p", "1", replaced, NOW);

@@ -140,7 +140,9 @@ impl Driver {
     /// Shows how it stands to the others of its Provider.
     pub(super) fn enrol(&self, proxy: &Proxy, memory: &Memory, now: Duration) {
         let Some(uid) = proxy.uid() else { return };
-        self.roster.set(&proxy.spec.provider, &uid, member(proxy, memory), now);
+        if self.roster.set(&proxy.spec.provider, &uid, member(proxy, memory), now) {
+            self.providers.wake(&proxy.spec.provider);
+        }
     }
 }
 
@@ -169,6 +171,7 @@ pub fn member(proxy: &Proxy, memory: &Memory) -> Member {
     let served = instance.ready_since.is_some() || status.rebuilds > 0;
     let closed = rebuild.is_some_and(|rebuild| rebuild.drain || rebuild.stage != Stage::Planned);
     Member {
+        ready: is_true(&status.conditions, "Ready"),
         out: served && (closed || !is_true(&status.conditions, "Ready")),
         replaced: rebuild.is_some() || status.next.is_some() || (served && instance.ready_since.is_none()),
         absent: gone && instance.provider_id.is_some() && memory.rebuild.is_none(),

@@ -199,7 +199,7 @@ fn held(proxy: &Proxy, memory: &Memory, facts: &Facts) -> Option<Says> {
             format!(
                 "its instance is gone, as those of many other Proxies of Provider {provider} are at once, so none is made \
                  anew: a changed address or project looks like this. If they are gone indeed: kubectl annotate provider \
-                 {provider} {ACCEPT_ABSENCE}=true",
+                 {provider} --overwrite {ACCEPT_ABSENCE}=$(date -u +%FT%TZ)",
                 provider = proxy.spec.provider
             ),
         )),
