@@ -1,13 +1,14 @@
-//! Ten thousand Proxies in one operator inside 128 MiB: all of them become Ready, also after a restart, and then nothing is
-//! written, though they are probed and listed all the time.
+//! Ten thousand Proxies in one operator inside 128 MiB: a new leader takes them over as they are, and nothing is written,
+//! though they are probed and listed all the time.
+
+mod seed;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt, stream};
 use proxy_operator_tests::apiserver::ApiServer;
-use proxy_operator_tests::backend::Backend;
+use proxy_operator_tests::backend::{Backend, CloudApi};
 use proxy_operator_tests::cgroup::Group;
 use proxy_operator_tests::kube_api::{GROUP, KubeApi, is_ready};
 use proxy_operator_tests::kube_lab::{address, cluster_with, operator_args, provider_of};
@@ -19,10 +20,8 @@ const PROXIES: usize = 10_000;
 /// Each is a process, which has so many ports.
 const CLOUDS: usize = 4;
 const LIMIT: u64 = 128 << 20;
-/// Requests at once with which they are made.
-const AT_ONCE: usize = 16;
-/// For all of them to be made and to become Ready.
-const SETTLES: Duration = Duration::from_secs(900);
+/// For all of them to be taken over.
+const SETTLES: Duration = Duration::from_secs(300);
 /// Each Proxy is probed twice in it, and each backend listed once.
 const QUIET: Duration = Duration::from_secs(60);
 /// Nothing was written for so long: all that a change brings with it is over.
@@ -72,32 +71,53 @@ impl Fleet {
         (operator, address(&line, "metrics="))
     }
 
-    async fn make(&self, api: &KubeApi) {
-        let proxy = |number: usize| {
-            json!({
-                "apiVersion": "crawl.example.com/v1alpha1", "kind": "Proxy", "metadata": {"name": format!("p{number}")},
-                "spec": {"provider": format!("cloud-{}", number % CLOUDS)},
-            })
-        };
-        let path = format!("{GROUP}/namespaces/default/proxies");
-        let made = stream::iter(0..proxies()).map(|number| api.create(&path, proxy(number)));
-        made.buffer_unordered(AT_ONCE).for_each(|_| std::future::ready(())).await;
+    /// Makes one Proxy for each cloud, and then all the others like it.
+    async fn fill(&self, api: &KubeApi) {
+        let (operator, _) = self.operator();
+        for (cloud, backend) in self.backends.iter().enumerate() {
+            let provider = provider_of(&format!("cloud-{cloud}"), "sandbox", &backend.cloud_url, "");
+            self.server.run(&["apply", "-f", "-"], Some(&provider));
+            let proxy = json!({
+                "apiVersion": "crawl.example.com/v1alpha1", "kind": "Proxy", "metadata": {"name": format!("p{cloud}")},
+                "spec": {"provider": format!("cloud-{cloud}")},
+            });
+            api.create(&format!("{GROUP}/namespaces/default/proxies"), proxy).await;
+        }
+        self.server.run(&["wait", "proxies", "--all", "--for=condition=Ready", "--timeout=60s"], None);
+        operator.stop();
+        let clouds: Vec<CloudApi> = self.backends.iter().map(Backend::api).collect();
+        let (key, judge) = (seed::login_key(api).await, &self.backends[0].judge_url);
+        for (template, cloud) in seed::templates(api, &clouds).await.iter().zip(&clouds) {
+            let more = seed::multiply(template, cloud, &key, judge, proxies() / CLOUDS - 1).await;
+            seed::store(&self.server, &more).await;
+        }
     }
 
-    /// Until every Proxy is Ready for this operator, as its own figures have it.
-    async fn wait_ready(&self, operator: &mut Process, metrics: &str) -> Duration {
+    /// Until this operator has looked at every Proxy and probed it.
+    async fn wait_taken_over(&self, operator: &mut Process, metrics: &str) -> Duration {
         let began = Instant::now();
         let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
         loop {
             let page = client.get(format!("{metrics}/metrics")).send().await.unwrap().text().await.unwrap();
-            let series = "proxy_operator_proxies{";
-            let ready = page.lines().filter(|l| l.starts_with(series) && l.contains("ready=\"true\""));
-            let ready: f64 = ready.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum();
-            if ready as usize == proxies() {
+            let figure = |series: &str| {
+                let of_it =
+                    page.lines().filter_map(|line| line.strip_prefix(series)?.rsplit(' ').next()?.parse::<f64>().ok());
+                of_it.sum::<f64>() as usize
+            };
+            let looked_at = figure("controller_runtime_reconcile_total{controller=\"proxy\"");
+            let probed = figure("proxy_operator_probes_total{outcome=\"pass\"");
+            let waiting = figure("workqueue_depth{name=\"proxy\"");
+            if looked_at.min(probed) >= proxies() && waiting == 0 {
                 return began.elapsed();
             }
-            assert!(!operator.has_ended(), "it ended with {} kills:\n{}", self.group.kills(), tail(&operator.log()));
-            assert!(began.elapsed() < SETTLES, "{ready} are Ready:\n{}", tail(&operator.log()));
+            let so_far = format!("{looked_at} passes, {probed} probes, {waiting} wait");
+            assert!(
+                !operator.has_ended(),
+                "it ended with {} kills: {so_far}\n{}",
+                self.group.kills(),
+                tail(&operator.log())
+            );
+            assert!(began.elapsed() < SETTLES, "{so_far}:\n{}", tail(&operator.log()));
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -138,24 +158,16 @@ async fn ten_thousand_proxies_fit_into_128_mib_and_are_quiet_when_they_are_stead
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Some(fleet) = Fleet::start() else { return };
     let api = KubeApi::of(&fleet.server);
-    // Before their Providers, so that each counts its own at its first look.
-    fleet.make(&api).await;
+    fleet.fill(&api).await;
+    println!("{} Proxies are there", proxies());
+    let at_rest = changes(&fleet.server).len();
     let (mut operator, metrics) = fleet.operator();
-    for (cloud, backend) in fleet.backends.iter().enumerate() {
-        let provider =
-            provider_of(&format!("cloud-{cloud}"), "sandbox", &backend.cloud_url, "  limits: {concurrentCalls: 16}\n");
-        fleet.server.run(&["apply", "-f", "-"], Some(&provider));
-    }
-    let made = fleet.wait_ready(&mut operator, &metrics).await;
-    println!("made in {made:?}, peak {} MiB", fleet.group.peak() >> 20);
-    fleet.wait_settled().await;
-    println!("written: {:?}", by_kind(&changes(&fleet.server)));
-    operator.stop();
-
-    let (mut operator, metrics) = fleet.operator();
-    let settled = fleet.wait_ready(&mut operator, &metrics).await;
-    println!("settled after a restart in {settled:?}, peak {} MiB", fleet.group.peak() >> 20);
+    let settled = fleet.wait_taken_over(&mut operator, &metrics).await;
+    println!("settled in {settled:?}, peak {} MiB", fleet.group.peak() >> 20);
     let before = fleet.wait_settled().await;
+    let taken_over = by_kind(&changes(&fleet.server)[at_rest..]);
+    println!("written meanwhile: {taken_over:?}");
+    assert!(!taken_over.keys().any(|kind| kind.contains("proxies")), "they are taken over as they are");
     tokio::time::sleep(QUIET).await;
     let after = changes(&fleet.server);
     assert!(after.len() == before, "{} changes in {QUIET:?}: {:#?}", after.len() - before, &after[before..]);

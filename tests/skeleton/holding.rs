@@ -3,7 +3,9 @@
 use proxy_operator::model::condition::Status;
 use proxy_operator_tests::bad_plugins::guest;
 use proxy_operator_tests::lab::{Lab, condition, proxy, proxy_of};
+use proxy_operator_tests::process::PATIENCE;
 use serde_json::json;
+use tokio::net::TcpListener;
 
 /// Calls of a Provider's plugin that were made: all of a function, whatever came of them, but not those held back.
 fn calls(metrics: &str, provider: &str, function: &str) -> u64 {
@@ -70,4 +72,32 @@ async fn a_backend_that_is_out_of_reach_is_asked_at_a_bounded_rate_and_comes_bac
     lab.faults(json!([])).await;
     lab.wait_ready(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     assert_eq!(lab.machines().await.len(), names.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_hangs_keeps_no_other_waiting() {
+    let lab = Lab::without_provider().await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let stuck = lab.provider("stuck", "  limits: {callTimeout: 5s}\n").replace(lab.cloud_url(), &url);
+    lab.put("stuck.yaml", &stuck);
+    // More than there are passes at once.
+    let names: Vec<String> = (0..400).map(|n| format!("stuck{n}")).collect();
+    lab.put("all.yaml", &names.iter().map(|name| proxy_of("stuck", name, "")).collect::<Vec<_>>().join("---\n"));
+    let mut held = vec![];
+    while held.len() < 8 {
+        held.push(tokio::time::timeout(PATIENCE, silent.accept()).await.expect("it is called").unwrap());
+    }
+    lab.wait("its Proxies wait for their turn", async |lab| {
+        let metrics = lab.metrics().await;
+        let depth =
+            metrics.lines().find_map(|line| line.strip_prefix("workqueue_depth{name=\"proxy\"} ")?.parse().ok());
+        depth.is_some_and(|depth: u64| depth > 100).then_some(())
+    })
+    .await;
+    lab.put("provider.yaml", &lab.provider("demo", ""));
+    lab.put("a.yaml", &proxy("a", ""));
+    lab.wait_ready(&["a"]).await;
+    let stuck = lab.proxies().await.into_iter().filter(|p| p.spec.provider == "stuck");
+    assert!(stuck.into_iter().all(|p| p.status.is_none_or(|s| s.instance.is_none_or(|i| i.provider_id.is_none()))));
 }

@@ -58,23 +58,32 @@ impl Backend {
 impl CloudApi {
     /// Everything that the cloud holds.
     pub async fn machines(&self) -> Vec<Value> {
-        let page: Value = self.send(Method::GET, "/v1/instances?limit=100").await;
-        assert!(page["next"].is_null(), "more than one page");
-        page["instances"].as_array().unwrap().clone()
+        let mut machines = vec![];
+        let mut path = "/v1/instances?limit=100".to_owned();
+        loop {
+            let page = self.send(Method::GET, &path, None).await;
+            machines.extend(page["instances"].as_array().unwrap().iter().cloned());
+            let Some(next) = page["next"].as_str() else { return machines };
+            path = format!("/v1/instances?limit=100&cursor={next}");
+        }
     }
 
     /// Switches a machine off.
     pub async fn stop(&self, machine: &Value) {
-        self.send(Method::POST, &format!("{}/stop", path(machine))).await;
+        self.send(Method::POST, &format!("{}/stop", path(machine)), None).await;
     }
 
     /// Deletes a machine.
     pub async fn delete(&self, machine: &Value) {
-        self.send(Method::DELETE, &path(machine)).await;
+        self.send(Method::DELETE, &path(machine), None).await;
     }
 
-    async fn send(&self, method: Method, path: &str) -> Value {
-        let request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(CLOUD_TOKEN);
+    /// A request that must succeed.
+    pub async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Value {
+        let mut request = self.client.request(method, format!("{}{path}", self.url)).bearer_auth(CLOUD_TOKEN);
+        if let Some(body) = body {
+            request = request.json(&body);
+        }
         request.send().await.unwrap().error_for_status().unwrap().json().await.unwrap()
     }
 }

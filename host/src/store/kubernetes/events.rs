@@ -1,4 +1,4 @@
-//! Events, through one recorder: what is told twice is counted by it and not written anew.
+//! Events, through a recorder: what is told twice in a while is counted by it and not written anew.
 
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::runtime::events::{Event as KubeEvent, EventType, Recorder, Reporter};
@@ -14,6 +14,9 @@ use crate::store::{Event, Regarding, Severity, Store};
 
 /// Events that wait to be written; over it they are dropped, and said in the log all the same.
 const QUEUE: usize = 1024;
+/// Events after which a recorder is replaced by a new one: each keeps all that it wrote in the last minutes, and looks at all
+/// of them to write another.
+const REMEMBERED: usize = 256;
 /// The API refuses longer notes.
 const NOTE_BYTES: usize = 1000;
 
@@ -28,9 +31,15 @@ impl Events {
         let (queue, mut waiting) = mpsc::channel::<(KubeEvent, ObjectReference)>(QUEUE);
         let instance = std::env::var("HOSTNAME").ok();
         tokio::spawn(async move {
-            let recorder = Recorder::new(client, Reporter { controller: "proxy-operator".into(), instance });
+            let reporter = Reporter { controller: "proxy-operator".into(), instance };
+            let mut recorder = Recorder::new(client.clone(), reporter.clone());
+            let mut written = 0;
             let beat = PULSE.of("events");
             while let Some((event, regarding)) = beating(&beat, waiting.recv()).await {
+                written += 1;
+                if written % REMEMBERED == 0 {
+                    recorder = Recorder::new(client.clone(), reporter.clone());
+                }
                 // A failed event never fails what it tells of.
                 if let Err(error) = beating(&beat, recorder.publish(&event, &regarding)).await {
                     tracing::debug!(reason = %event.reason, %error, "an event could not be written");
