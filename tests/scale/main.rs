@@ -27,6 +27,11 @@ const QUIET: Duration = Duration::from_secs(60);
 /// Nothing was written for so long: all that a change brings with it is over.
 const SETTLED: Duration = Duration::from_secs(5);
 
+/// `SCALE_INTERVAL` sets another time between probes: how much of the work is theirs.
+fn interval() -> String {
+    std::env::var("SCALE_INTERVAL").unwrap_or_else(|_| "30s".into())
+}
+
 fn proxies() -> usize {
     std::env::var("SCALE_PROXIES").ok().and_then(|n| n.parse().ok()).unwrap_or(PROXIES)
 }
@@ -79,7 +84,7 @@ impl Fleet {
             self.server.run(&["apply", "-f", "-"], Some(&provider));
             let proxy = json!({
                 "apiVersion": "crawl.example.com/v1alpha1", "kind": "Proxy", "metadata": {"name": format!("p{cloud}")},
-                "spec": {"provider": format!("cloud-{cloud}")},
+                "spec": {"provider": format!("cloud-{cloud}"), "healthCheck": {"interval": interval()}},
             });
             api.create(&format!("{GROUP}/namespaces/default/proxies"), proxy).await;
         }
@@ -168,7 +173,10 @@ async fn ten_thousand_proxies_fit_into_128_mib_and_are_quiet_when_they_are_stead
     let taken_over = by_kind(&changes(&fleet.server)[at_rest..]);
     println!("written meanwhile: {taken_over:?}");
     assert!(!taken_over.keys().any(|kind| kind.contains("proxies")), "they are taken over as they are");
+    let busy = operator.cpu_time();
     tokio::time::sleep(QUIET).await;
+    let busy = operator.cpu_time() - busy;
+    println!("busy for {busy:?} of {QUIET:?}");
     let after = changes(&fleet.server);
     assert!(after.len() == before, "{} changes in {QUIET:?}: {:#?}", after.len() - before, &after[before..]);
     assert!(fleet.server.changes().len() > after.len(), "the audit log has the election's");

@@ -47,7 +47,8 @@ pub struct Driver {
     pub clock: Arc<dyn Clock>,
     /// URL of the judge that proxies are probed against.
     pub judge: String,
-    known: Mutex<HashMap<ProxyKey, Known>>,
+    /// Boxed, for a table has many places that are free.
+    known: Mutex<HashMap<ProxyKey, Box<Known>>>,
     /// How the Proxies of each Provider stand together.
     pub roster: Roster,
     /// Held while it is decided what comes next.
@@ -392,7 +393,7 @@ impl Driver {
             Some(known) => known.memory = memory,
             None => drop(known.insert(
                 key,
-                Known {
+                Box::new(Known {
                     uid,
                     provider: provider.clone(),
                     memory,
@@ -400,7 +401,7 @@ impl Driver {
                     published: None,
                     own_login: None,
                     granted: None,
-                },
+                }),
             )),
         }
     }
@@ -454,7 +455,7 @@ impl Driver {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<ProxyKey, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ProxyKey, Box<Known>>> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

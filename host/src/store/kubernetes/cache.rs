@@ -105,7 +105,7 @@ where
         }
     }
 
-    /// Keeps an object, unless a later version is there; answers what is there then.
+    /// Keeps an object, unless this version or a later one is there; answers what is there then.
     pub fn keep(&self, mut object: T) -> Arc<T> {
         // Nobody here reads who owns which field.
         object.meta_mut().managed_fields = None;
@@ -115,7 +115,7 @@ where
         let key = key_of(&object);
         let mut seen = self.lock();
         // Of an earlier namesake, too: the versions of one kind are one sequence.
-        if let Some(newer) = seen.get(&key).filter(|old| version(&***old) > version(&object)) {
+        if let Some(newer) = seen.get(&key).filter(|old| version(&***old) >= version(&object)) {
             return newer.clone();
         }
         let object = Arc::new(object);
