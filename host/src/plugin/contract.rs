@@ -83,6 +83,10 @@ fn malformed(error: impl fmt::Display) -> ContractError {
     ContractError::Malformed(foreign(&error.to_string()))
 }
 
+/// All type information of a core module, and packages in it. The libraries that read it follow packages as deep as they use
+/// each other, and names as often as they stand there; a real plugin has some kilobytes about some ten packages.
+const TYPE_INFORMATION: (usize, usize) = (1 << 20, 500);
+
 /// A component that passed the gate.
 #[derive(Debug)]
 pub struct Checked<'a> {
@@ -122,8 +126,12 @@ pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
 /// # Errors
 /// [`ContractError::Malformed`].
 pub fn validate(component: &[u8]) -> Result<(), ContractError> {
-    let mut validator = Validator::new_with_features(WasmFeatures::default());
-    validator.validate_all(component).map(drop).map_err(malformed)
+    let validate = || Validator::new_with_features(WasmFeatures::default()).validate_all(component).map(drop);
+    match std::panic::catch_unwind(validate) {
+        Ok(outcome) => outcome.map_err(malformed),
+        // An assertion instead of an error, as for types that are nested too deep.
+        Err(_) => Err(malformed("its types are none that can be read")),
+    }
 }
 
 /// Bytes of code in all core modules of a component.
@@ -143,17 +151,28 @@ pub fn wrap(module: &[u8]) -> Result<Vec<u8>, ContractError> {
 }
 
 fn encode(module: &[u8]) -> Result<Vec<u8>, ContractError> {
-    let (mut packages, mut found) = (Packages::default(), false);
+    let (mut packages, mut found, mut bytes) = (Packages::default(), false, 0);
+    let too_much = || {
+        let (bytes, packages) = TYPE_INFORMATION;
+        malformed(format!("its type information has over {bytes} bytes or over {packages} packages"))
+    };
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(malformed)?
             && section.name().starts_with("component-type")
         {
+            bytes += section.name().len() + section.data().len();
+            if bytes > TYPE_INFORMATION.0 {
+                return Err(too_much());
+            }
             packages.add(section.data()).map_err(malformed)?;
             found = true;
         }
     }
     if !found {
         return Err(ContractError::CoreWithoutContract);
+    }
+    if packages.count() > TYPE_INFORMATION.1 {
+        return Err(too_much());
     }
     if packages.run_in_a_circle() {
         return Err(malformed("packages of its type information use each other in a circle"));
