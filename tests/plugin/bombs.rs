@@ -60,7 +60,11 @@ fn chain(n: u32) -> ComponentType {
         world.ty().instance(&iface);
         world.import(&format!("a:p{:06}/i", n - i), ComponentTypeRef::Instance(ty));
         let at = world.type_count();
-        world.alias(Alias::InstanceExport { instance: world.instance_count() - 1, kind: ComponentExportKind::Type, name: "t" });
+        world.alias(Alias::InstanceExport {
+            instance: world.instance_count() - 1,
+            kind: ComponentExportKind::Type,
+            name: "t",
+        });
         last = Some(at);
     }
     world
@@ -92,9 +96,16 @@ fn a_chain_of_sections() {
             iface.export("t", ComponentTypeRef::Type(TypeBounds::Eq(0)));
             let ty = world.type_count();
             world.ty().instance(&iface);
-            world.import(&format!("a:p{:06}/i{}", k * 99 + i, if i == 0 { "x" } else { "" }), ComponentTypeRef::Instance(ty));
+            world.import(
+                &format!("a:p{:06}/i{}", k * 99 + i, if i == 0 { "x" } else { "" }),
+                ComponentTypeRef::Instance(ty),
+            );
             let at = world.type_count();
-            world.alias(Alias::InstanceExport { instance: world.instance_count() - 1, kind: ComponentExportKind::Type, name: "t" });
+            world.alias(Alias::InstanceExport {
+                instance: world.instance_count() - 1,
+                kind: ComponentExportKind::Type,
+                name: "t",
+            });
             last = Some(at);
         }
         let data = metadata(world);
@@ -188,18 +199,44 @@ fn f_schema() {
     use proxy_operator::model::instance::check_schema;
     use serde_json::json;
     on_small_stack("self ref", || format!("{:?}", check_schema(&json!({"$ref": "#"}), &json!({"a": 1}), "/config")));
-    on_small_stack("self ref in allOf", || format!("{:?}", check_schema(&json!({"allOf": [{"$ref": "#"}]}), &json!({"a": 1}), "/config")));
-    on_small_stack("circle", || format!("{:?}", check_schema(&json!({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}), &json!({"a": 1}), "/config")));
-    on_small_stack("not", || format!("{:?}", check_schema(&json!({"not": {"$ref": "#"}}), &json!({"a": 1}), "/config")));
-    on_small_stack("dynamic", || format!("{:?}", check_schema(&json!({"$dynamicAnchor": "x", "allOf": [{"$dynamicRef": "#x"}]}), &json!({"a": 1}), "/config")));
-    on_small_stack("file", || format!("{:?}", check_schema(&json!({"$ref": "file:///etc/passwd"}), &json!({"a": 1}), "/config")));
-    on_small_stack("http", || format!("{:?}", check_schema(&json!({"$ref": "http://127.0.0.1:1/x"}), &json!({"a": 1}), "/config")));
+    on_small_stack("self ref in allOf", || {
+        format!("{:?}", check_schema(&json!({"allOf": [{"$ref": "#"}]}), &json!({"a": 1}), "/config"))
+    });
+    on_small_stack("circle", || {
+        format!(
+            "{:?}",
+            check_schema(
+                &json!({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}),
+                &json!({"a": 1}),
+                "/config"
+            )
+        )
+    });
+    on_small_stack("not", || {
+        format!("{:?}", check_schema(&json!({"not": {"$ref": "#"}}), &json!({"a": 1}), "/config"))
+    });
+    on_small_stack("dynamic", || {
+        format!(
+            "{:?}",
+            check_schema(
+                &json!({"$dynamicAnchor": "x", "allOf": [{"$dynamicRef": "#x"}]}),
+                &json!({"a": 1}),
+                "/config"
+            )
+        )
+    });
+    on_small_stack("file", || {
+        format!("{:?}", check_schema(&json!({"$ref": "file:///etc/passwd"}), &json!({"a": 1}), "/config"))
+    });
+    on_small_stack("http", || {
+        format!("{:?}", check_schema(&json!({"$ref": "http://127.0.0.1:1/x"}), &json!({"a": 1}), "/config"))
+    });
 }
 
 #[test]
 fn g_schema_blow() {
     use proxy_operator::model::instance::check_schema;
-    use serde_json::{json, Map, Value};
+    use serde_json::{Map, Value, json};
     let mut defs = Map::new();
     let n = n();
     for i in 0..n {
@@ -208,13 +245,15 @@ fn g_schema_blow() {
     }
     defs.insert(format!("d{n}"), json!({"type": "string"}));
     let schema = json!({"$defs": Value::Object(defs), "$ref": "#/$defs/d0"});
-    on_small_stack("exponential", || format!("{:?}", check_schema(&schema, &json!({"a": 1}), "/config").map_err(|e| e.len())));
+    on_small_stack("exponential", || {
+        format!("{:?}", check_schema(&schema, &json!({"a": 1}), "/config").map_err(|e| e.len()))
+    });
 }
 
 #[test]
 fn h_schema_chain() {
     use proxy_operator::model::instance::check_schema;
-    use serde_json::{json, Map, Value};
+    use serde_json::{Map, Value, json};
     let mut defs = Map::new();
     let n = n();
     for i in 0..n {
@@ -224,7 +263,9 @@ fn h_schema_chain() {
     defs.insert(format!("d{n}"), json!({"type": "string"}));
     let schema = json!({"$defs": Value::Object(defs), "$ref": "#/$defs/d0"});
     println!("{} bytes", schema.to_string().len());
-    on_small_stack("chain", || format!("{:?}", check_schema(&schema, &json!({"a": 1}), "/config").map_err(|e| e.len())));
+    on_small_stack("chain", || {
+        format!("{:?}", check_schema(&schema, &json!({"a": 1}), "/config").map_err(|e| e.len()))
+    });
 }
 
 #[test]
@@ -242,11 +283,30 @@ fn j_pattern() {
     use proxy_operator::model::instance::check_schema;
     use serde_json::json;
     let s = "a".repeat(200);
-    on_small_stack("pattern", || format!("{:?}", check_schema(&json!({"pattern": "^(a|aa)+$"}), &json!(format!("{s}!")), "").map_err(|e| e.len())));
-    on_small_stack("look", || format!("{:?}", check_schema(&json!({"pattern": "^(?=((a|aa)+))(a|aa)+(?!b)\\2x$"}), &json!(format!("{s}!")), "").map_err(|e| e.len())));
-    on_small_stack("large", || format!("{:?}", check_schema(&json!({"pattern": "((a{1000}){1000}){1000}"}), &json!(format!("{s}!")), "").map_err(|e| e.len())));
+    on_small_stack("pattern", || {
+        format!(
+            "{:?}",
+            check_schema(&json!({"pattern": "^(a|aa)+$"}), &json!(format!("{s}!")), "").map_err(|e| e.len())
+        )
+    });
+    on_small_stack("look", || {
+        format!(
+            "{:?}",
+            check_schema(&json!({"pattern": "^(?=((a|aa)+))(a|aa)+(?!b)\\2x$"}), &json!(format!("{s}!")), "")
+                .map_err(|e| e.len())
+        )
+    });
+    on_small_stack("large", || {
+        format!(
+            "{:?}",
+            check_schema(&json!({"pattern": "((a{1000}){1000}){1000}"}), &json!(format!("{s}!")), "")
+                .map_err(|e| e.len())
+        )
+    });
     let many: Vec<_> = (0..n()).map(|i| json!({"pattern": format!("(\\w{{100}}){{40}}x{i}")})).collect();
-    on_small_stack("many", || format!("{:?}", check_schema(&json!({"allOf": many}), &json!(format!("{s}!")), "").map_err(|e| e.len())));
+    on_small_stack("many", || {
+        format!("{:?}", check_schema(&json!({"allOf": many}), &json!(format!("{s}!")), "").map_err(|e| e.len()))
+    });
 }
 
 #[test]
@@ -398,7 +458,11 @@ fn m_cranelift() {
     let mut c = Component::new();
     c.section(&ModuleSection(&module));
     let bytes = c.finish();
-    println!("{} bytes, need {}", bytes.len(), proxy_operator::plugin::load::compile_need(contract::code_bytes(&bytes)) >> 20);
+    println!(
+        "{} bytes, need {}",
+        bytes.len(),
+        proxy_operator::plugin::compiler::need(contract::code_bytes(&bytes)) >> 20
+    );
     on_small_stack("cranelift", || {
         let valid = contract::validate(&bytes);
         let runtime = proxy_operator::plugin::engine::Runtime::new(None).unwrap();

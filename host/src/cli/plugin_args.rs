@@ -7,6 +7,8 @@ use clap::Args;
 use crate::plugin::engine::Runtime;
 use crate::plugin::load::Policy;
 
+/// This program, also when its file was replaced since it began.
+pub(super) const PROGRAM: &str = "/proc/self/exe";
 /// Of the memory that the operator may use, this part is for compiling.
 const COMPILING: u64 = 2;
 
@@ -41,6 +43,7 @@ impl PluginArgs {
     /// The engine, with its folders of compiled code.
     pub fn runtime(&self, cache: &Path) -> anyhow::Result<Runtime> {
         let runtime = Runtime::new(Some(cache.to_owned())).map_err(|e| anyhow::anyhow!("{e:#}"))?;
+        let runtime = runtime.with_compiler(PROGRAM.into(), self.policy().compile_bytes);
         Ok(match &self.plugin_dir {
             Some(dir) => runtime.with_precompiled(dir),
             None => runtime,

@@ -18,7 +18,7 @@ use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::{ByHost, CallError, ErrorKind};
 use crate::model::metrics::ProviderMetrics;
-use crate::model::secret::SecretBytes;
+use crate::model::secret::{Known, SecretBytes};
 
 /// What host functions see of the call that they serve.
 pub(super) struct CallState {
@@ -29,7 +29,7 @@ pub(super) struct CallState {
     pub plugin: Arc<str>,
     pub function: &'static str,
     /// Values that must leave in no text: the proxy's login, and each credential that this call used.
-    pub secrets: Vec<SecretBytes>,
+    pub secrets: Known,
     pub log_records: u32,
     pub log_rate: Arc<Mutex<LogRate>>,
     pub metrics: Arc<ProviderMetrics>,
@@ -137,7 +137,7 @@ pub(super) async fn call<T: Send + 'static>(
         provider: context.provider,
         plugin: context.plugin.clone(),
         function,
-        secrets,
+        secrets: secrets.into(),
         log_records: 0,
         log_rate: context.log_rate,
         metrics: context.metrics,

@@ -28,6 +28,8 @@ pub const OUTPUT_BYTES: usize = 1 << 20;
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 /// One log record.
 pub const LOG_BYTES: usize = 8 << 10;
+/// Fields of one log record.
+pub const LOG_FIELDS: usize = 64;
 /// Log records of one call.
 pub const LOG_RECORDS: u32 = 200;
 /// One `random.bytes`.
@@ -36,6 +38,8 @@ pub const RANDOM_BYTES: u32 = 64 << 10;
 pub const CONTINUATION_BYTES: usize = 4 << 10;
 /// Instances of all pages of a listing.
 pub const LIST_INSTANCES: usize = 100_000;
+/// All their texts together: each instance may have some kilobytes of them.
+pub const LIST_BYTES: usize = 32 << 20;
 /// Pages of a listing. Backends that filter after paging give nearly empty ones.
 pub const LIST_PAGES: usize = 5_000;
 /// A `.wasm` file.

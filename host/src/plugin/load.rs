@@ -10,6 +10,7 @@ use wasmtime::component::{HasSelf, Linker};
 
 use super::bindings::{Plugin as Bindings, PluginPre};
 use super::call::{CallState, Context, call};
+use super::compiler;
 use super::contract::{self, ContractError, ContractRefused, PACKAGE, VERSION};
 use super::convert::Returned;
 use super::engine::{CodeError, CodeRefused, Origin, Runtime};
@@ -134,11 +135,6 @@ fn list_parts(parts: &[u32]) -> String {
     format!("{} {are}", listed.join(", "))
 }
 
-/// Bytes that compiling needs at its peak, by the size of the code: measured with guests of 60 KiB to 19 MiB, the upper end.
-pub fn compile_need(code: u64) -> u64 {
-    (16 << 20) + code * 55
-}
-
 /// `sha256:` and the digest of a file.
 pub fn digest_of(bytes: &[u8]) -> String {
     format!("sha256:{}", hex(&Sha256::digest(bytes)))
@@ -186,7 +182,9 @@ pub struct Loader {
     linker: Linker<CallState>,
     clock: Arc<dyn Clock>,
     nothing: Arc<Grants>,
-    permits: [Arc<Semaphore>; 2],
+    /// For `describe`, several at once. Waited for before its time begins: a file that is refused is not looked at again, so it
+    /// must not be because others took long.
+    describing: Semaphore,
 }
 
 impl Loader {
@@ -198,10 +196,10 @@ impl Loader {
         let mut linker = Linker::new(runtime.engine());
         Bindings::add_to_linker::<_, HasSelf<_>>(&mut linker, |state: &mut CallState| state)?;
         wasi::link(&mut linker)?;
-        let permits = [Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(4))];
         let loaded = Mutex::default();
         let policy = Policy::default();
-        Ok(Self { policy, loaded, runtime, linker, clock, nothing: Arc::new(Grants::none()), permits })
+        let describing = Semaphore::new(4);
+        Ok(Self { policy, loaded, runtime, linker, clock, nothing: Arc::new(Grants::none()), describing })
     }
 
     /// The same, under a policy.
@@ -265,8 +263,9 @@ impl Loader {
             timeout: DESCRIBE_TIMEOUT,
             log_rate: Arc::new(Mutex::new(LogRate::new(self.clock.monotonic()))),
             metrics: ProviderMetrics::detached(),
-            permits: self.permits.clone(),
+            permits: [Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1))],
         };
+        let _turn = self.describing.acquire().await;
         let answer = call(
             &pre,
             context,
@@ -290,7 +289,7 @@ impl Loader {
             None => {
                 contract::validate(&checked.component)?;
                 let code = contract::code_bytes(&checked.component);
-                let (need, budget) = (compile_need(code), self.policy.compile_bytes);
+                let (need, budget) = (compiler::need(code), self.policy.compile_bytes);
                 if need > budget {
                     return Err(LoadError::Memory {
                         code_kib: code >> 10,
