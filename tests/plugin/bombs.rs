@@ -1,472 +1,192 @@
-//! scratch
-use std::time::Instant;
+//! Files of a few kilobytes that would take all memory, hours, or the stack: the operator refuses them, and goes on.
 
+use proxy_operator::plugin::compiler::need;
 use proxy_operator::plugin::contract;
-use wasm_encoder::*;
+use proxy_operator::plugin::engine::{CodeError, Origin, Runtime};
+use proxy_operator_tests::plugins::{bytes_of, loader};
+use proxy_operator_tests::root;
+use serde_json::{Map, json};
+use wasm_encoder::{
+    Alias, BlockType, CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentOuterAliasKind,
+    ComponentType, ComponentTypeRef, ComponentTypeSection, ComponentValType, CustomSection, Function, FunctionSection,
+    InstanceType, Module, ModuleSection, PrimitiveValType, TypeBounds, TypeSection, ValType,
+};
 
-fn peak() -> u64 {
-    let s = std::fs::read_to_string("/proc/self/status").unwrap();
-    s.lines().find(|l| l.starts_with("VmHWM")).unwrap().split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+use crate::seeds::Core;
+
+/// On the stack of a thread of the runtime. One that overflows ends the whole process.
+fn on_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(2 << 20).spawn_scoped(scope, work);
+        thread.expect("a thread").join().expect("no panic")
+    })
 }
 
-fn on_small_stack(what: &str, work: impl FnOnce() -> String + Send) {
-    let started = Instant::now();
-    let out = std::thread::scope(|s| {
-        std::thread::Builder::new().stack_size(2 << 20).spawn_scoped(s, work).unwrap().join().unwrap()
-    });
-    println!("{what}: {:?} peak {} MiB: {}", started.elapsed(), peak(), out.chars().take(200).collect::<String>());
-}
-
-fn module_with(section: &[u8]) -> Vec<u8> {
-    let mut module = Module::new();
-    module.section(&CustomSection { name: "component-type".into(), data: section.into() });
-    module.finish()
-}
-
-fn metadata(world: ComponentType) -> Vec<u8> {
+/// A section of type information about this world.
+fn type_information(world: &ComponentType) -> Vec<u8> {
     let mut outer = ComponentType::new();
-    outer.ty().component(&world);
+    outer.ty().component(world);
     outer.export("x:w/w", ComponentTypeRef::Component(0));
-    let mut types = ComponentTypeSection::new();
+    let (mut types, mut exports) = (ComponentTypeSection::new(), ComponentExportSection::new());
     types.component(&outer);
-    let mut exports = ComponentExportSection::new();
     exports.export("w", ComponentExportKind::Type, 0, None);
+    let encoding = CustomSection { name: "wit-component-encoding".into(), data: (&[4u8, 0][..]).into() };
     let mut component = Component::new();
-    component.section(&CustomSection { name: "wit-component-encoding".into(), data: (&[4u8, 0][..]).into() });
-    component.section(&types);
-    component.section(&exports);
+    component.section(&encoding).section(&types).section(&exports);
     component.finish()
 }
 
-fn n() -> u32 {
-    std::env::var("N").ok().map_or(1000, |n| n.parse().unwrap())
-}
-
-fn chain(n: u32) -> ComponentType {
-    let mut world = ComponentType::new();
-    let mut last: Option<u32> = None;
-    for i in 0..n {
-        let mut iface = InstanceType::new();
-        match last {
-            None => {
-                iface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]);
-            }
-            Some(at) => {
-                iface.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 1, index: at });
-            }
-        }
-        iface.export("t", ComponentTypeRef::Type(TypeBounds::Eq(0)));
-        let ty = world.type_count();
-        world.ty().instance(&iface);
-        world.import(&format!("a:p{:06}/i", n - i), ComponentTypeRef::Instance(ty));
-        let at = world.type_count();
-        world.alias(Alias::InstanceExport {
-            instance: world.instance_count() - 1,
-            kind: ComponentExportKind::Type,
-            name: "t",
-        });
-        last = Some(at);
-    }
-    world
-}
-
-#[test]
-fn a_chain() {
-    let bytes = module_with(&metadata(chain(n())));
-    println!("{} bytes", bytes.len());
-    on_small_stack("chain", || format!("{:?}", contract::wrap(&bytes).map(|c| c.len())));
-}
-
-#[test]
-fn a_chain_of_sections() {
+/// Wraps a core module with these sections; the refusal, if any.
+fn wrapped(sections: impl Iterator<Item = Vec<u8>>) -> Option<String> {
     let mut module = Module::new();
-    for k in 0..n() {
-        let mut world = ComponentType::new();
-        let mut last: Option<u32> = None;
-        for i in 0..100u32 {
-            let mut iface = InstanceType::new();
-            match last {
-                None => {
-                    iface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]);
-                }
-                Some(at) => {
-                    iface.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 1, index: at });
-                }
-            }
-            iface.export("t", ComponentTypeRef::Type(TypeBounds::Eq(0)));
-            let ty = world.type_count();
-            world.ty().instance(&iface);
-            world.import(
-                &format!("a:p{:06}/i{}", k * 99 + i, if i == 0 { "x" } else { "" }),
-                ComponentTypeRef::Instance(ty),
-            );
-            let at = world.type_count();
-            world.alias(Alias::InstanceExport {
-                instance: world.instance_count() - 1,
-                kind: ComponentExportKind::Type,
-                name: "t",
-            });
-            last = Some(at);
-        }
-        let data = metadata(world);
+    for data in sections {
         module.section(&CustomSection { name: "component-type".into(), data: (&data).into() });
     }
     let bytes = module.finish();
-    println!("{} bytes", bytes.len());
-    on_small_stack("chain of sections", || format!("{:?}", contract::wrap(&bytes).map(|c| c.len())));
+    on_small_stack(|| contract::wrap(&bytes).err().map(|error| error.to_string()))
 }
 
-#[test]
-fn b_aliases() {
+/// Packages from the first number on, each of which uses the one before.
+fn row_of_packages(first: usize, count: usize) -> Vec<u8> {
     let mut world = ComponentType::new();
-    let mut iface = InstanceType::new();
-    iface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]);
-    iface.export("t0", ComponentTypeRef::Type(TypeBounds::Eq(0)));
-    for i in 1..n() {
-        iface.export(&format!("t{i}"), ComponentTypeRef::Type(TypeBounds::Eq(i)));
-    }
-    world.ty().instance(&iface);
-    world.import("a:p/i", ComponentTypeRef::Instance(0));
-    let bytes = module_with(&metadata(world));
-    println!("{} bytes", bytes.len());
-    on_small_stack("aliases", || format!("{:?}", contract::wrap(&bytes).map(|c| c.len())));
-}
-
-fn deep(n: u32) -> InstanceType {
-    let mut iface = InstanceType::new();
-    iface.ty().defined_type().list(ComponentValType::Primitive(PrimitiveValType::U8));
-    for i in 1..n {
-        iface.ty().defined_type().list(ComponentValType::Type(i - 1));
-    }
-    iface.export("t", ComponentTypeRef::Type(TypeBounds::Eq(n - 1)));
-    iface
-}
-
-#[test]
-fn c_deep_core() {
-    let mut world = ComponentType::new();
-    world.ty().instance(&deep(n()));
-    world.import("a:p/i", ComponentTypeRef::Instance(0));
-    let bytes = module_with(&metadata(world));
-    println!("{} bytes", bytes.len());
-    on_small_stack("deep core", || format!("{:?}", contract::wrap(&bytes).map(|c| c.len())));
-}
-
-#[test]
-fn d_deep_component() {
-    let mut types = ComponentTypeSection::new();
-    types.instance(&deep(n()));
-    let mut imports = ComponentImportSection::new();
-    imports.import("crawl:provider/log@0.1.0", ComponentTypeRef::Instance(0));
-    let mut component = Component::new();
-    component.section(&types).section(&imports);
-    let mut exports = ComponentExportSection::new();
-    exports.export("crawl:provider/provider@0.1.0", ComponentExportKind::Instance, 0, None);
-    component.section(&exports);
-    let bytes = component.finish();
-    println!("{} bytes", bytes.len());
-    on_small_stack("deep component", || {
-        let checked = contract::check(&bytes).map(|c| c.contract.len());
-        let valid = contract::validate(&bytes);
-        let runtime = proxy_operator::plugin::engine::Runtime::new(None).unwrap();
-        let code = runtime.code("d", &bytes).map(|_| ());
-        format!("{checked:?} {valid:?} {code:?}")
-    });
-}
-
-#[test]
-fn e_nested_components() {
-    // each exports two of the one before
-    let mut world = ComponentType::new();
-    world.ty().component(&ComponentType::new());
-    for i in 1..n() {
-        let mut ty = ComponentType::new();
-        ty.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 1, index: i - 1 });
-        ty.export("a", ComponentTypeRef::Component(0));
-        if std::env::var("TWO").is_ok() {
-            ty.export("b", ComponentTypeRef::Component(0));
+    let mut before = None;
+    for number in first..first + count {
+        let mut interface = InstanceType::new();
+        match before {
+            None => interface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]),
+            Some(index) => {
+                let kind = ComponentOuterAliasKind::Type;
+                drop(interface.alias(Alias::Outer { kind, count: 1, index }));
+            }
         }
-        world.ty().component(&ty);
+        interface.export("t", ComponentTypeRef::Type(TypeBounds::Eq(0)));
+        let ty = world.type_count();
+        world.ty().instance(&interface);
+        // Sorted against their order: what is looked for from the front is at the end.
+        world.import(&format!("a:p{:06}/i", 999_999 - number), ComponentTypeRef::Instance(ty));
+        before = Some(world.type_count());
+        let (instance, kind) = (world.instance_count() - 1, ComponentExportKind::Type);
+        world.alias(Alias::InstanceExport { instance, kind, name: "t" });
     }
-    world.import("a:p/i", ComponentTypeRef::Component(n() - 1));
-    let bytes = module_with(&metadata(world));
-    println!("{} bytes", bytes.len());
-    on_small_stack("nested", || format!("{:?}", contract::wrap(&bytes).map(|c| c.len())));
+    type_information(&world)
 }
 
 #[test]
-fn f_schema() {
-    use proxy_operator::model::instance::check_schema;
-    use serde_json::json;
-    on_small_stack("self ref", || format!("{:?}", check_schema(&json!({"$ref": "#"}), &json!({"a": 1}), "/config")));
-    on_small_stack("self ref in allOf", || {
-        format!("{:?}", check_schema(&json!({"allOf": [{"$ref": "#"}]}), &json!({"a": 1}), "/config"))
-    });
-    on_small_stack("circle", || {
-        format!(
-            "{:?}",
-            check_schema(
-                &json!({"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"anyOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}),
-                &json!({"a": 1}),
-                "/config"
-            )
-        )
-    });
-    on_small_stack("not", || {
-        format!("{:?}", check_schema(&json!({"not": {"$ref": "#"}}), &json!({"a": 1}), "/config"))
-    });
-    on_small_stack("dynamic", || {
-        format!(
-            "{:?}",
-            check_schema(
-                &json!({"$dynamicAnchor": "x", "allOf": [{"$dynamicRef": "#x"}]}),
-                &json!({"a": 1}),
-                "/config"
-            )
-        )
-    });
-    on_small_stack("file", || {
-        format!("{:?}", check_schema(&json!({"$ref": "file:///etc/passwd"}), &json!({"a": 1}), "/config"))
-    });
-    on_small_stack("http", || {
-        format!("{:?}", check_schema(&json!({"$ref": "http://127.0.0.1:1/x"}), &json!({"a": 1}), "/config"))
-    });
-}
-
-#[test]
-fn g_schema_blow() {
-    use proxy_operator::model::instance::check_schema;
-    use serde_json::{Map, Value, json};
-    let mut defs = Map::new();
-    let n = n();
-    for i in 0..n {
-        let next = format!("#/$defs/d{}", i + 1);
-        defs.insert(format!("d{i}"), json!({"allOf": [{"$ref": next}, {"$ref": next}]}));
+fn a_row_of_packages_that_use_each_other_is_followed_or_refused() {
+    assert_eq!(wrapped([row_of_packages(0, 480)].into_iter()), None);
+    for sections in [1, 10, 300] {
+        let refused = wrapped((0..sections).map(|n| row_of_packages(n * 100_000 / sections, 990 / sections.min(9))));
+        assert!(refused.as_ref().is_some_and(|why| why.contains("over 500 packages")), "{sections}: {refused:?}");
     }
-    defs.insert(format!("d{n}"), json!({"type": "string"}));
-    let schema = json!({"$defs": Value::Object(defs), "$ref": "#/$defs/d0"});
-    on_small_stack("exponential", || {
-        format!("{:?}", check_schema(&schema, &json!({"a": 1}), "/config").map_err(|e| e.len()))
-    });
 }
 
 #[test]
-fn h_schema_chain() {
-    use proxy_operator::model::instance::check_schema;
-    use serde_json::{Map, Value, json};
-    let mut defs = Map::new();
-    let n = n();
-    for i in 0..n {
-        let next = format!("#/$defs/d{}", i + 1);
-        defs.insert(format!("d{i}"), json!({"$ref": next}));
+fn a_long_row_of_names_for_one_type_is_followed_once() {
+    let mut interface = InstanceType::new();
+    interface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]);
+    for number in 0..40_000 {
+        interface.export(&format!("t{number}"), ComponentTypeRef::Type(TypeBounds::Eq(number)));
     }
-    defs.insert(format!("d{n}"), json!({"type": "string"}));
-    let schema = json!({"$defs": Value::Object(defs), "$ref": "#/$defs/d0"});
-    println!("{} bytes", schema.to_string().len());
-    on_small_stack("chain", || {
-        format!("{:?}", check_schema(&schema, &json!({"a": 1}), "/config").map_err(|e| e.len()))
-    });
+    let mut world = ComponentType::new();
+    world.ty().instance(&interface);
+    world.import("a:p/i", ComponentTypeRef::Instance(0));
+    assert_eq!(wrapped([type_information(&world)].into_iter()), None);
 }
 
 #[test]
-fn i_big_schema() {
-    let text = format!("{{\"default\":[{}0]}}", "0,".repeat((4 << 20) - 20));
-    on_small_stack("big", || {
-        let v: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let r = format!("{:?}", proxy_operator::model::instance::check_schema(&v, &serde_json::json!({}), ""));
-        r
-    });
-}
-
-#[test]
-fn j_pattern() {
-    use proxy_operator::model::instance::check_schema;
-    use serde_json::json;
-    let s = "a".repeat(200);
-    on_small_stack("pattern", || {
-        format!(
-            "{:?}",
-            check_schema(&json!({"pattern": "^(a|aa)+$"}), &json!(format!("{s}!")), "").map_err(|e| e.len())
-        )
-    });
-    on_small_stack("look", || {
-        format!(
-            "{:?}",
-            check_schema(&json!({"pattern": "^(?=((a|aa)+))(a|aa)+(?!b)\\2x$"}), &json!(format!("{s}!")), "")
-                .map_err(|e| e.len())
-        )
-    });
-    on_small_stack("large", || {
-        format!(
-            "{:?}",
-            check_schema(&json!({"pattern": "((a{1000}){1000}){1000}"}), &json!(format!("{s}!")), "")
-                .map_err(|e| e.len())
-        )
-    });
-    let many: Vec<_> = (0..n()).map(|i| json!({"pattern": format!("(\\w{{100}}){{40}}x{i}")})).collect();
-    on_small_stack("many", || {
-        format!("{:?}", check_schema(&json!({"allOf": many}), &json!(format!("{s}!")), "").map_err(|e| e.len()))
-    });
-}
-
-#[test]
-fn k_zstd() {
-    use proxy_operator::plugin::source::upload::unpack;
-    // magic, descriptor (no single segment, no checksum), window descriptor, one RLE block of the largest size, many times
-    for wd in [0x88u8, 0x90] {
-        let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, wd];
-        for i in 0..n() {
-            let last = u32::from(i + 1 == n());
-            let header = last | (1 << 1) | ((128 << 10) << 3);
-            bytes.extend(&header.to_le_bytes()[..3]);
-            bytes.push(0);
+fn components_within_components_are_no_type_information() {
+    for exports in [&["a"][..], &["a", "b"]] {
+        let mut world = ComponentType::new();
+        world.ty().component(&ComponentType::new());
+        for index in 0..18 {
+            let mut inner = ComponentType::new();
+            inner.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 1, index });
+            for name in exports {
+                inner.export(*name, ComponentTypeRef::Component(0));
+            }
+            world.ty().component(&inner);
         }
-        on_small_stack("zstd", || format!("{:?}", unpack(true, &[bytes.clone()]).map(|b| b.len())));
+        world.import("a:p/i", ComponentTypeRef::Component(18));
+        let refused = wrapped([type_information(&world)].into_iter()).expect("it is refused");
+        assert!(refused.contains("is not an instance"), "{refused}");
     }
 }
 
-#[test]
-fn l_adapters() {
-    // a component with n functions lifted in one sub-component and lowered in another
-    let n = n();
-    let mut a = Component::new();
-    let mut module = Module::new();
-    let mut types = TypeSection::new();
-    types.ty().function([ValType::I32, ValType::I32], []);
-    types.ty().function([ValType::I32; 4], [ValType::I32]);
-    let mut functions = FunctionSection::new();
-    functions.function(0).function(1);
-    let mut memories = MemorySection::new();
-    memories.memory(MemoryType { minimum: 1, maximum: None, memory64: false, shared: false, page_size_log2: None });
-    let mut exports = ExportSection::new();
-    exports.export("f", ExportKind::Func, 0).export("r", ExportKind::Func, 1).export("m", ExportKind::Memory, 0);
-    let mut code = CodeSection::new();
-    let mut f = Function::new([]);
-    f.instructions().end();
-    code.function(&f);
-    let mut f = Function::new([]);
-    f.instructions().unreachable().end();
-    code.function(&f);
-    module.section(&types).section(&functions).section(&memories).section(&exports).section(&code);
-    let module_section = ModuleSection(&module);
-    a.section(&module_section);
-    let mut instances = InstanceSection::new();
-    instances.instantiate::<[(&str, ModuleArg); 0], &str>(0, []);
-    a.section(&instances);
-    let mut aliases = ComponentAliasSection::new();
-    aliases.alias(Alias::CoreInstanceExport { instance: 0, kind: ExportKind::Func, name: "f" });
-    aliases.alias(Alias::CoreInstanceExport { instance: 0, kind: ExportKind::Func, name: "r" });
-    aliases.alias(Alias::CoreInstanceExport { instance: 0, kind: ExportKind::Memory, name: "m" });
-    a.section(&aliases);
-    let mut tys = ComponentTypeSection::new();
-    tys.function().params([("x", ComponentValType::Primitive(PrimitiveValType::String))]).result(None);
-    a.section(&tys);
-    let mut canons = CanonicalFunctionSection::new();
-    canons.lift(0, 0, [CanonicalOption::Memory(0), CanonicalOption::Realloc(1)]);
-    a.section(&canons);
-    let mut exports = ComponentExportSection::new();
-    exports.export("f", ComponentExportKind::Func, 0, None);
-    a.section(&exports);
-
-    let mut b = Component::new();
-    b.section(&tys);
-    let mut imports = ComponentImportSection::new();
-    imports.import("f", ComponentTypeRef::Func(0));
-    b.section(&imports);
-    // module with memory, then module importing n functions
-    let mut mem = Module::new();
-    let mut ex = ExportSection::new();
-    ex.export("m", ExportKind::Memory, 0);
-    mem.section(&memories).section(&ex);
-    b.section(&ModuleSection(&mem));
-    let mut ins = InstanceSection::new();
-    ins.instantiate::<[(&str, ModuleArg); 0], &str>(0, []);
-    b.section(&ins);
-    let mut al = ComponentAliasSection::new();
-    al.alias(Alias::CoreInstanceExport { instance: 0, kind: ExportKind::Memory, name: "m" });
-    b.section(&al);
-    let mut ca = CanonicalFunctionSection::new();
-    for _ in 0..n {
-        ca.lower(0, [CanonicalOption::Memory(0)]);
+#[tokio::test]
+async fn a_schema_that_doubles_with_each_line_is_refused_at_load() {
+    let mut defs = Map::new();
+    for line in 0..18 {
+        let next = json!({"$ref": format!("#/$defs/d{}", line + 1)});
+        defs.insert(format!("d{line}"), json!({"allOf": [next, next]}));
     }
-    b.section(&ca);
-    let mut user = Module::new();
-    let mut ut = TypeSection::new();
-    ut.ty().function([ValType::I32, ValType::I32], []);
-    let mut ui = ImportSection::new();
-    let names: Vec<String> = (0..n).map(|i| format!("{i}")).collect();
-    for name in &names {
-        ui.import("e", name, EntityType::Function(0));
+    let schema = json!({"$defs": defs, "$ref": "#/$defs/d0"}).to_string();
+    let wit = std::fs::read_to_string(root().join("wit/provider.wit")).expect("the contract");
+    for (schema, capabilities, expected) in [
+        (schema.as_str(), 0, "bad answer: config-schema has over 5000 parts"),
+        (&" ".repeat(200_000), 0, "bad answer: config-schema has 200000 bytes"),
+        ("{}", 65, "bad answer: over 64 connections, connection pointers or capabilities"),
+    ] {
+        let core = Core { wit: &wit, name: Some("seed"), import: None, schema, capabilities }.build();
+        let refused = loader().load("seed", core).await.err().expect("it is refused").to_string();
+        assert!(refused.contains(expected) && refused.contains("plugin seed, describe"), "{refused}");
     }
-    user.section(&ut).section(&ui);
-    b.section(&ModuleSection(&user));
-    let mut ins = InstanceSection::new();
-    ins.export_items(names.iter().enumerate().map(|(i, name)| (name.as_str(), ExportKind::Func, i as u32)));
-    ins.instantiate(1, [("e", ModuleArg::Instance(1))]);
-    b.section(&ins);
-
-    let mut c = Component::new();
-    c.section(&NestedComponentSection(&a)).section(&NestedComponentSection(&b));
-    let mut ci = ComponentInstanceSection::new();
-    ci.instantiate::<[(&str, ComponentExportKind, u32); 0], &str>(0, []);
-    c.section(&ci);
-    let mut cal = ComponentAliasSection::new();
-    cal.alias(Alias::InstanceExport { instance: 0, kind: ComponentExportKind::Func, name: "f" });
-    c.section(&cal);
-    let mut ci = ComponentInstanceSection::new();
-    ci.instantiate(1, [("f", ComponentExportKind::Func, 0)]);
-    c.section(&ci);
-    let bytes = c.finish();
-    println!("{} bytes, code {}", bytes.len(), contract::code_bytes(&bytes));
-    on_small_stack("adapters", || {
-        let valid = contract::validate(&bytes);
-        let runtime = proxy_operator::plugin::engine::Runtime::new(None).unwrap();
-        let code = runtime.code("d", &bytes).map(|_| ());
-        format!("{valid:?} {code:?}")
-    });
 }
 
-#[test]
-fn m_cranelift() {
-    // many locals, many loops
-    let n = n();
-    let mut module = Module::new();
-    let mut types = TypeSection::new();
+/// A function of loops within loops, in which each of the locals is used.
+fn loops(locals: u32, loops: u32) -> Vec<u8> {
+    let (mut types, mut functions, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
     types.ty().function([], []);
-    let mut functions = FunctionSection::new();
     functions.function(0);
-    let locals: u32 = std::env::var("LOCALS").ok().map_or(20000, |n| n.parse().unwrap());
-    let mut f = Function::new([(locals, ValType::I64)]);
-    let mut ins = f.instructions();
-    for l in 0..locals {
-        ins.i64_const(i64::from(l)).local_set(l);
+    let mut body = Function::new([(locals, ValType::I64)]);
+    let mut ins = body.instructions();
+    for local in 0..locals {
+        ins.i64_const(local.into()).local_set(local);
     }
-    for _ in 0..n {
+    for _ in 0..loops {
         ins.loop_(BlockType::Empty);
     }
-    for i in 0..n {
-        ins.local_get(i % locals).i64_const(1).i64_add().local_set((i * 7) % locals);
+    for turn in 0..loops {
+        ins.local_get(turn % locals).i64_const(1).i64_add().local_set((turn * 7) % locals);
         ins.i32_const(0).br_if(0).end();
     }
-    for l in 0..locals {
-        ins.local_get(l).drop();
+    for local in 0..locals {
+        ins.local_get(local).drop();
     }
     ins.end();
-    let mut code = CodeSection::new();
-    code.function(&f);
+    code.function(&body);
+    let mut module = Module::new();
     module.section(&types).section(&functions).section(&code);
-    let mut c = Component::new();
-    c.section(&ModuleSection(&module));
-    let bytes = c.finish();
-    println!(
-        "{} bytes, need {}",
-        bytes.len(),
-        proxy_operator::plugin::compiler::need(contract::code_bytes(&bytes)) >> 20
-    );
-    on_small_stack("cranelift", || {
-        let valid = contract::validate(&bytes);
-        let runtime = proxy_operator::plugin::engine::Runtime::new(None).unwrap();
-        let code = runtime.code("d", &bytes).map(|_| ());
-        format!("{valid:?} {code:?}")
-    });
+    let mut component = Component::new();
+    component.section(&ModuleSection(&module));
+    component.finish()
+}
+
+fn apart() -> Runtime {
+    Runtime::new(None).expect("an engine").with_compiler(root().join("bin/proxy-operator"), u64::MAX)
+}
+
+#[test]
+fn a_compiler_that_takes_too_much_is_stopped_with_the_figures() {
+    for (locals, depth, over_mib) in [(20_000, 1_000, 56), (1_000, 1_000, 34)] {
+        let component = loops(locals, depth);
+        contract::validate(&component).expect("it is sound");
+        let code = contract::code_bytes(&component);
+        assert!(code < 300 << 10 && need(code) < 64 << 20, "{code} bytes");
+        let refused = apart().code("digest", &component).err().expect("it is refused");
+        assert!(matches!(refused, CodeError::Costly { mib, seconds: 10 } if mib == over_mib), "{refused}");
+        let text = refused.to_string();
+        assert!(text.contains(&format!("over {over_mib} MiB or over 10 s; ").replace("; ", "")), "{text}");
+    }
+}
+
+#[test]
+fn what_is_compiled_apart_is_the_same_and_so_are_refusals() {
+    let echo = contract::check(&bytes_of("echo")).expect("a plugin").component.into_owned();
+    let (_, origin) = apart().code("digest", &echo).expect("it compiles");
+    assert_eq!(origin, Origin::Compiled);
+    let (here, there) = (Runtime::new(None).unwrap().code("digest", b"\0asm"), apart().code("digest", b"\0asm"));
+    let (here, there) = (here.err().expect("no component").to_string(), there.err().expect("no component").to_string());
+    assert_eq!(here, there);
+    let nowhere = Runtime::new(None).unwrap().with_compiler("/nowhere".into(), u64::MAX);
+    assert!(nowhere.code("digest", &echo).is_ok(), "without a process it goes on as before");
 }

@@ -117,6 +117,13 @@ async fn random_bytes_are_cut_and_log_records_counted() {
     assert_eq!(hoard("log").handle("hoard").await.get(&identity("a", "here")).await, Ok(Presence::Absent));
 }
 
+#[tokio::test]
+async fn a_listing_that_would_fill_the_memory_is_an_error() {
+    let error = Setup::new().handle("hoard").await.list().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Internal);
+    assert_eq!(error.message, "plugin hoard, list-instances: over 32 MiB in all");
+}
+
 /// Rows of a table of the page, by their first cell.
 fn rows(page: &str) -> Vec<(String, String)> {
     let text = std::fs::read_to_string(root().join(page)).unwrap();
