@@ -55,8 +55,7 @@ fn row_of_packages(first: usize, count: usize) -> Vec<u8> {
         match before {
             None => interface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]),
             Some(index) => {
-                let kind = ComponentOuterAliasKind::Type;
-                drop(interface.alias(Alias::Outer { kind, count: 1, index }));
+                interface.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 1, index });
             }
         }
         interface.export("t", ComponentTypeRef::Type(TypeBounds::Eq(0)));
@@ -119,6 +118,7 @@ async fn a_schema_that_doubles_with_each_line_is_refused_at_load() {
         let next = json!({"$ref": format!("#/$defs/d{}", line + 1)});
         defs.insert(format!("d{line}"), json!({"allOf": [next, next]}));
     }
+    defs.insert("d18".into(), json!({"type": "string"}));
     let schema = json!({"$defs": defs, "$ref": "#/$defs/d0"}).to_string();
     let wit = std::fs::read_to_string(root().join("wit/provider.wit")).expect("the contract");
     for (schema, capabilities, expected) in [
@@ -167,15 +167,15 @@ fn apart() -> Runtime {
 
 #[test]
 fn a_compiler_that_takes_too_much_is_stopped_with_the_figures() {
-    for (locals, depth, over_mib) in [(20_000, 1_000, 56), (1_000, 1_000, 34)] {
+    // By memory, by memory with little code, and by time.
+    for (locals, depth, over_mib) in [(20_000, 1_000, 56), (1_000, 1_000, 34), (1, 20_000, 61)] {
         let component = loops(locals, depth);
         contract::validate(&component).expect("it is sound");
         let code = contract::code_bytes(&component);
         assert!(code < 300 << 10 && need(code) < 64 << 20, "{code} bytes");
         let refused = apart().code("digest", &component).err().expect("it is refused");
         assert!(matches!(refused, CodeError::Costly { mib, seconds: 10 } if mib == over_mib), "{refused}");
-        let text = refused.to_string();
-        assert!(text.contains(&format!("over {over_mib} MiB or over 10 s; ").replace("; ", "")), "{text}");
+        assert!(refused.to_string().contains(&format!("over {over_mib} MiB or over 10 s")), "{refused}");
     }
 }
 
