@@ -61,7 +61,7 @@ pub(super) enum PluginCommand {
     /// Compile standard input to standard output, for the operator
     #[command(hide = true)]
     CompileHere(compiler::Limits),
-    /// Make a component of a core module that was built with the contract
+    /// Make a component of a core module that was built with the contract; a component stays as it is
     Wrap {
         /// The core module
         core: PathBuf,
@@ -87,8 +87,9 @@ pub(super) async fn run(command: PluginCommand) -> anyhow::Result<u8> {
         PluginCommand::Compile { file, output } => compile::compile(&file, &output).map(|()| 0),
         PluginCommand::CompileHere(limits) => compiler::compile_here(limits).map(|()| 0).map_err(Into::into),
         PluginCommand::Wrap { core, output } => {
-            let component = contract::wrap(&read(&core)?).with_context(|| core.display().to_string())?;
-            std::fs::write(&output, component).with_context(|| output.display().to_string())?;
+            let bytes = read(&core)?;
+            let component = contract::component(&bytes).with_context(|| core.display().to_string())?;
+            std::fs::write(&output, &component).with_context(|| output.display().to_string())?;
             Ok(0)
         }
         PluginCommand::Wit => {

@@ -18,6 +18,9 @@ use crate::model::metrics::METRICS;
 
 /// Seconds of CPU for compiling: so many, and as many for each MiB of code. A plugin of some size takes two per MiB.
 const SECONDS: u64 = 10;
+/// The same in seconds of the clock, should it do something else than compute: so many times as many, since a container may have
+/// a part of a CPU.
+const PATIENCE: u64 = 20;
 /// Before the process's answer.
 const GOOD: u8 = b'+';
 const BAD: u8 = b'-';
@@ -63,7 +66,7 @@ impl Compiler {
         let _span = tracing::debug_span!("compile", digest).entered();
         let started = Instant::now();
         let code = match self {
-            Self::Here => compile(component),
+            Self::Here => compile(component).map_err(CodeError::Compile),
             Self::Process { program, most } => {
                 let code = code_bytes(component);
                 // Twice what its size says, since that is measured and not known.
@@ -71,7 +74,7 @@ impl Compiler {
                 let limits = Limits { memory, seconds: SECONDS * (1 + (code >> 20)) };
                 apart(program, component, limits).unwrap_or_else(|error| {
                     tracing::warn!(program = %program.display(), %error, "no process can be started for the compiler; it compiles without limits");
-                    compile(component)
+                    compile(component).map_err(CodeError::Compile)
                 })
             }
         };
@@ -81,9 +84,9 @@ impl Compiler {
 }
 
 /// In an engine that is thrown away.
-fn compile(component: &[u8]) -> Result<Vec<u8>, CodeError> {
+fn compile(component: &[u8]) -> Result<Vec<u8>, String> {
     let code = Engine::new(&config()).and_then(|engine| engine.precompile_component(component));
-    code.map_err(|e| CodeError::Compile(foreign(&format!("{e:#}"))))
+    code.map_err(|e| foreign(&format!("{e:#}")))
 }
 
 /// What the compiler's process may use.
@@ -114,7 +117,7 @@ fn apart(program: &Path, component: &[u8], limits: Limits) -> io::Result<Result<
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(component));
     let mut answer = vec![];
     let read = child.stdout.take().map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut answer));
-    // Its seconds of CPU bound this wait.
+    // It sees to its own end, in time.
     let status = child.wait()?;
     read?;
     Ok(match answer.first() {
@@ -130,6 +133,14 @@ fn apart(program: &Path, component: &[u8], limits: Limits) -> io::Result<Result<
 /// # Errors
 /// When it is not spoken to as [`Compiler`] does.
 pub fn compile_here(limits: Limits) -> io::Result<()> {
+    // The compiler panics where memory is out. To say so would take more of it, while its locks are held.
+    std::panic::set_hook(Box::new(|panic| {
+        if panic.payload_as_str().is_some_and(|text| text.contains("out of memory")) {
+            std::process::abort();
+        }
+    }));
+    // SAFETY: it takes a number. Nobody waits for the signal, so that it ends the process.
+    unsafe { libc::alarm((limits.seconds * PATIENCE).try_into().unwrap_or(u32::MAX)) };
     limit(libc::RLIMIT_CORE, 0)?;
     limit(libc::RLIMIT_CPU, limits.seconds)?;
     limit(libc::RLIMIT_DATA, data_bytes()? + limits.memory)?;
@@ -137,10 +148,10 @@ pub fn compile_here(limits: Limits) -> io::Result<()> {
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let mut component = vec![];
     io::stdin().read_to_end(&mut component)?;
-    let (mark, answer) = match compile(&component) {
-        Ok(code) => (GOOD, code),
-        Err(CodeError::Compile(why)) => (BAD, why.into_bytes()),
-        Err(other) => (BAD, other.to_string().into_bytes()),
+    let (mark, answer) = match std::panic::catch_unwind(|| compile(&component)) {
+        Ok(Ok(code)) => (GOOD, code),
+        Ok(Err(why)) => (BAD, why.into_bytes()),
+        Err(_) => (BAD, b"the compiler panicked".to_vec()),
     };
     let mut out = io::stdout().lock();
     out.write_all(&[mark])?;

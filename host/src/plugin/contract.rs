@@ -104,6 +104,17 @@ pub struct Checked<'a> {
 /// # Errors
 /// Says what the file is and what to do.
 pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
+    let component = component(bytes)?;
+    let names = names(&component)?;
+    let contract = gate(&names)?;
+    Ok(Checked { component, contract, imports: names.imports.into_iter().collect() })
+}
+
+/// The component that a file is, or holds as a core module.
+///
+/// # Errors
+/// Says what the file is and what to do.
+pub fn component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ContractError> {
     if bytes.starts_with(b"\x7fELF") {
         return Err(ContractError::Native);
     }
@@ -112,13 +123,10 @@ pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
             String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).chars().filter(|c| !c.is_control()).collect();
         return Err(ContractError::NotWasm(head));
     }
-    let component = match encoding(bytes)? {
+    Ok(match encoding(bytes)? {
         Encoding::Component => Cow::Borrowed(bytes),
         Encoding::Module => Cow::Owned(wrap(bytes)?),
-    };
-    let names = names(&component)?;
-    let contract = gate(&names)?;
-    Ok(Checked { component, contract, imports: names.imports.into_iter().collect() })
+    })
 }
 
 /// Whether a component is sound in all its parts; needed once for each file, before it is compiled.
