@@ -13,7 +13,7 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 use super::bindings::{Plugin, PluginPre};
 use super::grants::Grants;
 use super::io::wasi::Wasi;
-use super::limits::{HANDLES, HOSTCALL_BYTES, Limit, Limiter};
+use super::limits::{HANDLES, HOSTCALL_BYTES, Limit, Limiter, Memory};
 use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::{ByHost, CallError, ErrorKind};
@@ -56,7 +56,7 @@ pub(super) struct Progress {
 /// What a call is at. Of whom it waits for depends whose fault its deadline is.
 #[derive(Clone, Default)]
 enum Doing {
-    /// Its turn has not come.
+    /// Its turn has not come, or other calls hold the memory that it needs.
     #[default]
     Queued,
     /// The guest runs.
@@ -84,6 +84,15 @@ impl Progress {
         self.turn(Doing::Computing);
     }
 
+    /// Waits for what other calls hold.
+    pub async fn queued<T>(&self, work: impl Future<Output = T>) -> T {
+        let before = self.doing();
+        self.turn(Doing::Queued);
+        let done = work.await;
+        self.turn(before);
+        done
+    }
+
     fn turn(&self, to: Doing) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
@@ -105,6 +114,8 @@ pub(super) struct Context {
     pub metrics: Arc<ProviderMetrics>,
     /// Calls at once of this provider, and of all.
     pub permits: [Arc<Semaphore>; 2],
+    /// Of all calls.
+    pub memory: Memory,
 }
 
 /// What an export answered, with the values to scrub from it.
@@ -131,7 +142,7 @@ pub(super) async fn call<T: Send + 'static>(
 ) -> Result<Answer<T>, CallError> {
     let progress = Arc::new(Progress::default());
     let state = CallState {
-        limiter: Limiter::default(),
+        limiter: Limiter::new(context.memory, progress.clone()),
         grants: context.grants,
         clock: context.clock,
         provider: context.provider,
@@ -189,7 +200,7 @@ pub(super) async fn call<T: Send + 'static>(
 /// Instantiates and calls; the error is the cause in words.
 async fn run<T>(pre: &PluginPre<CallState>, state: CallState, export: Export<T>) -> Result<Answer<T>, String> {
     let mut store = Store::new(pre.engine(), state);
-    store.limiter(|state| &mut state.limiter);
+    store.limiter_async(|state| &mut state.limiter);
     store.set_hostcall_fuel(HOSTCALL_BYTES);
     store.set_max_component_handles(HANDLES);
     // Before instantiation, which runs guest code too. A tick yields to the runtime, which is where the deadline strikes.

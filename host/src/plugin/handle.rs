@@ -130,6 +130,7 @@ impl Handle {
             metrics,
             timeout: limits.call_timeout.duration(),
             permits: [Arc::new(Semaphore::new(limits.concurrent_calls as usize)), shared.calls.clone()],
+            memory: plugin.memory.clone(),
         };
         Self {
             plugin,

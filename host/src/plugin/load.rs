@@ -16,7 +16,7 @@ use super::convert::Returned;
 use super::engine::{CodeError, CodeRefused, Origin, Runtime};
 use super::grants::Grants;
 use super::io::wasi;
-use super::limits::{DESCRIBE_TIMEOUT, FILE_BYTES};
+use super::limits::{DESCRIBE_TIMEOUT, FILE_BYTES, Memory};
 use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::CallError;
@@ -153,6 +153,7 @@ pub struct Loaded {
     /// How its code came to be, and how long it took to load in all.
     pub loading: (Origin, Duration),
     pub(super) pre: PluginPre<CallState>,
+    pub(super) memory: Memory,
 }
 
 /// What the administrator lets in.
@@ -162,11 +163,13 @@ pub struct Policy {
     pub allow: Option<BTreeSet<String>>,
     /// Bytes that compiling one plugin may need.
     pub compile_bytes: u64,
+    /// Bytes that all calls together may hold.
+    pub call_bytes: u64,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { allow: None, compile_bytes: u64::MAX }
+        Self { allow: None, compile_bytes: u64::MAX, call_bytes: u64::MAX }
     }
 }
 
@@ -185,6 +188,8 @@ pub struct Loader {
     /// For `describe`, several at once. Waited for before its time begins: a file that is refused is not looked at again, so it
     /// must not be because others took long.
     describing: Semaphore,
+    /// Of the calls of all that it loads.
+    memory: Memory,
 }
 
 impl Loader {
@@ -199,12 +204,13 @@ impl Loader {
         let loaded = Mutex::default();
         let policy = Policy::default();
         let describing = Semaphore::new(4);
-        Ok(Self { policy, loaded, runtime, linker, clock, nothing: Arc::new(Grants::none()), describing })
+        let memory = Memory::of(policy.call_bytes);
+        Ok(Self { policy, loaded, runtime, linker, clock, nothing: Arc::new(Grants::none()), describing, memory })
     }
 
     /// The same, under a policy.
     pub fn under(self, policy: Policy) -> Self {
-        Self { policy, ..self }
+        Self { memory: Memory::of(policy.call_bytes), policy, ..self }
     }
 
     /// Loads the file `NAME.wasm`.
@@ -264,6 +270,7 @@ impl Loader {
             log_rate: Arc::new(Mutex::new(LogRate::new(self.clock.monotonic()))),
             metrics: ProviderMetrics::detached(),
             permits: [Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1))],
+            memory: self.memory.clone(),
         };
         let _turn = self.describing.acquire().await;
         let answer = call(
@@ -278,7 +285,8 @@ impl Loader {
         .await
         .map_err(LoadError::Describe)?;
         let description = Returned(&answer.state).description(answer.value).map_err(LoadError::Describe)?;
-        Ok(Loaded { description, digest, contract, size, loading: (origin, started.elapsed()), pre })
+        let (memory, loading) = (self.memory.clone(), (origin, started.elapsed()));
+        Ok(Loaded { description, digest, contract, size, loading, pre, memory })
     }
 
     fn prepare(&self, digest: &str, bytes: &[u8]) -> Result<(PluginPre<CallState>, String, Origin), LoadError> {

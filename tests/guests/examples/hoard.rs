@@ -1,7 +1,7 @@
 //! Its `get` does what `{"do": …}` in the config names: without end, so that only a limit stops it.
 
 use crawl_provider_sdk::*;
-use test_guests::{Fixture, Guest, devour};
+use test_guests::{Fixture, Guest, devour, spin};
 
 struct Hoard;
 
@@ -12,9 +12,12 @@ impl Fixture for Hoard {
         let config: serde_json::Value = parse_config(config)?;
         match config["do"].as_str().unwrap_or_default() {
             "memory" => devour(),
-            "time" => loop {
-                std::hint::black_box(0);
-            },
+            "time" => spin(),
+            "hold" => {
+                let held = std::hint::black_box(vec![1u8; 40 << 20]);
+                log::info(&format!("holds {}", held.len()), &[]);
+                spin();
+            }
             "stack" => return Err(Error::exhausted(deeper(0).to_string())),
             "handles" => handles(),
             "host-call" => log::info(&"x".repeat(9 << 20), &[]),
