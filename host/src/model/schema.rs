@@ -194,7 +194,7 @@ mod tests {
         let work = || {
             for schema in [row(DEPTH / 3 - 1, 1), (0..DEPTH - 2).fold(json!(true), |inner, _| json!({"not": inner}))] {
                 let schema = parsed(&schema).expect("it is taken");
-                validator(&schema).unwrap().is_valid(&json!({"a": 1}));
+                assert!(validator(&schema).is_ok_and(|validator| validator.iter_errors(&json!({"a": 1})).count() < 9));
             }
         };
         let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(work).unwrap();

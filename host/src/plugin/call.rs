@@ -50,6 +50,8 @@ impl CallState {
 #[derive(Default)]
 pub(super) struct Progress {
     doing: Mutex<Doing>,
+    /// How long it waited for other calls in all.
+    queued: Mutex<Duration>,
     sent_change: AtomicBool,
 }
 
@@ -86,11 +88,17 @@ impl Progress {
 
     /// Waits for what other calls hold.
     pub async fn queued<T>(&self, work: impl Future<Output = T>) -> T {
-        let before = self.doing();
+        let (before, since) = (self.doing(), Instant::now());
         self.turn(Doing::Queued);
         let done = work.await;
+        *self.queued.lock().unwrap_or_else(PoisonError::into_inner) += since.elapsed();
         self.turn(before);
         done
+    }
+
+    /// Whether it waited for other calls for most of this time.
+    fn came_late(&self, time: Duration) -> bool {
+        *self.queued.lock().unwrap_or_else(PoisonError::into_inner) > time / 2
     }
 
     fn turn(&self, to: Doing) {
@@ -166,7 +174,7 @@ pub(super) async fn call<T: Send + 'static>(
     let [own, global] = context.permits;
     let (pre, timeout, begun) = (pre.clone(), context.timeout, progress.clone());
     let work = tokio::time::timeout(timeout, async move {
-        let _permits = (own.acquire_owned().await, global.acquire_owned().await);
+        let _permits = begun.queued(async { (own.acquire_owned().await, global.acquire_owned().await) }).await;
         begun.turn(Doing::Computing);
         run(&pre, state, export).await
     });
@@ -179,6 +187,11 @@ pub(super) async fn call<T: Send + 'static>(
             let (kind, by_host, what) = match progress.doing() {
                 Doing::Queued => {
                     let what = "it still waited for other calls to end".to_owned();
+                    (ErrorKind::Transient, Some(ByHost::Queued), what)
+                }
+                // Not the plugin's fault: others had the time that it was to have.
+                Doing::Computing if progress.came_late(timeout) => {
+                    let what = "it had waited for other calls to end for most of its time, and was not done".to_owned();
                     (ErrorKind::Transient, Some(ByHost::Queued), what)
                 }
                 Doing::Computing => (ErrorKind::Internal, Some(ByHost::Trapped), "it was still computing".to_owned()),
