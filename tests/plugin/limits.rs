@@ -10,6 +10,7 @@ use proxy_operator::plugin::engine::{CodeRefused, Runtime};
 use proxy_operator::plugin::limits::Limit;
 use proxy_operator::plugin::load::{Loader, Policy, Refused};
 use proxy_operator_tests::plugins::logs::Logs;
+use proxy_operator_tests::plugins::server::{Reply, Server};
 use proxy_operator_tests::plugins::{Setup, bytes_of, identity, loader, soon};
 use proxy_operator_tests::root;
 use serde_json::json;
@@ -119,6 +120,27 @@ async fn random_bytes_are_cut_and_log_records_counted() {
     let error = hoard("random").handle("hoard").await.get(&identity("a", "here")).await.unwrap_err();
     assert_eq!(error.message, (64 << 10).to_string());
     assert_eq!(hoard("log").handle("hoard").await.get(&identity("a", "here")).await, Ok(Presence::Absent));
+}
+
+/// The API server refuses a status in which something is longer than the CRD says, and then nothing is told any more.
+#[tokio::test]
+async fn what_no_status_could_hold_is_a_bad_answer() {
+    for (long, expected) in [("host", "an address is over 253 bytes"), ("id", "provider-id is over 1024 bytes")] {
+        let server = Server::start(move |_| async move {
+            let host = "h".repeat(if long == "host" { 254 } else { 9 });
+            let id = "i".repeat(if long == "id" { 1025 } else { 9 });
+            Reply::json(
+                200,
+                json!({"id": id, "name": "px", "zone": "zone-a", "cloudId": "c1", "state": "running", "host": host, "port": 3128,
+                    "owner": {"installation": "installation-1", "proxyUid": "uid-a"}}),
+            )
+        })
+        .await;
+        let handle = Setup::new().http("cloud", server.address).handle("sandbox").await;
+        let error = handle.get(&identity("a", "zone-a@c1")).await.expect_err("it is too long");
+        assert_eq!(error.kind, ErrorKind::Internal);
+        assert!(error.message.contains(expected), "{error}");
+    }
 }
 
 /// Eight calls at once, of 64 MiB each, are more than a small machine has.

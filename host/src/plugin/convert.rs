@@ -11,8 +11,13 @@ use crate::model::instance::{
 };
 use crate::model::schema;
 
-/// Longest id, placement and reason.
+/// Longest id, placement and reason. What stands in a status is no longer than the CRD lets it be: the API server would refuse
+/// the status, each time.
 const ID_BYTES: usize = 1024;
+/// Longest host of an address, and name of a secret.
+const NAME_BYTES: usize = 253;
+/// Longest version of a plugin.
+const VERSION_BYTES: usize = 128;
 /// Longest text for people.
 const TEXT_BYTES: usize = 1024;
 /// Connections, connection pointers, and capabilities in a description.
@@ -76,8 +81,12 @@ impl Returned<'_> {
     }
 
     fn id(&self, what: &str, id: String) -> Result<String, CallError> {
-        if id.len() > ID_BYTES || id.chars().any(char::is_control) || self.0.clean(&id, ID_BYTES) != id {
-            return Err(self.bad(format!("{what} is over {ID_BYTES} bytes, or holds control characters or a secret")));
+        self.short_id(what, id, ID_BYTES)
+    }
+
+    fn short_id(&self, what: &str, id: String, most: usize) -> Result<String, CallError> {
+        if id.len() > most || id.chars().any(char::is_control) || self.0.clean(&id, most) != id {
+            return Err(self.bad(format!("{what} is over {most} bytes, or holds control characters or a secret")));
         }
         Ok(id)
     }
@@ -149,7 +158,10 @@ impl Returned<'_> {
                 .into_iter()
                 .take(16)
                 .map(|a| {
-                    Ok(Address { host: self.id("an address", a.host)?, external: a.reach == wit::Reach::External })
+                    Ok(Address {
+                        host: self.short_id("an address", a.host, NAME_BYTES)?,
+                        external: a.reach == wit::Reach::External,
+                    })
                 })
                 .collect::<Result<_, CallError>>()?,
             port: instance.port,
@@ -162,7 +174,7 @@ impl Returned<'_> {
             }),
             incarnation: instance.incarnation,
             message: instance.message.map(|m| self.text(&m)),
-            login_secret: instance.login_secret.map(|s| self.id("login-secret", s)).transpose()?,
+            login_secret: instance.login_secret.map(|s| self.short_id("login-secret", s, NAME_BYTES)).transpose()?,
             poll_after: instance.poll_after_ms.map(|ms| Duration::from_millis(ms.into())),
             continuation: self.continuation(instance.continuation)?,
         })
@@ -211,7 +223,7 @@ impl Returned<'_> {
             config_schema: schema("config-schema", &description.config_schema)?,
             parameters_schema: schema("parameters-schema", &description.parameters_schema)?,
             name: self.id("name", description.name)?,
-            version: self.id("version", description.version)?,
+            version: self.short_id("version", description.version, VERSION_BYTES)?,
             summary: self.text(&description.summary),
             connections: description
                 .connections
