@@ -125,7 +125,7 @@ async fn random_bytes_are_cut_and_log_records_counted() {
 /// The API server refuses a status in which something is longer than the CRD says, and then nothing is told any more.
 #[tokio::test]
 async fn what_no_status_could_hold_is_a_bad_answer() {
-    for (long, expected) in [("host", "an address is over 253 bytes"), ("id", "provider-id is over 1024 bytes")] {
+    for (long, expected) in [("host", "an address is over 253 bytes"), ("id", "backend-id is over 1024 bytes")] {
         let server = Server::start(move |_| async move {
             let host = "h".repeat(if long == "host" { 254 } else { 9 });
             let id = "i".repeat(if long == "id" { 1025 } else { 9 });

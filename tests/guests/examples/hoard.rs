@@ -35,7 +35,7 @@ impl Fixture for Hoard {
     /// Page after page, each with a few instances that say much.
     fn list_instances(page: Option<&str>) -> Result<Page, Error> {
         let mut much = Instance::new("x".repeat(1000), "here", State::Running);
-        much.addresses = vec![Address { host: "x".repeat(1000), reach: Reach::External }; 16];
+        much.addresses = vec![Address { host: "x".repeat(250), reach: Reach::External }; 16];
         much.continuation = Some("x".repeat(4000));
         let turn: u32 = page.and_then(|page| page.parse().ok()).unwrap_or_default();
         Ok(Page { instances: vec![much; 100], next: Some((turn + 1).to_string()) })
