@@ -62,7 +62,7 @@ fn row_of_packages(first: usize, count: usize) -> Vec<u8> {
         let ty = world.type_count();
         world.ty().instance(&interface);
         // Sorted against their order: what is looked for from the front is at the end.
-        world.import(&format!("a:p{:06}/i", 999_999 - number), ComponentTypeRef::Instance(ty));
+        world.import(format!("a:p{:06}/i", 999_999 - number), ComponentTypeRef::Instance(ty));
         before = Some(world.type_count());
         let (instance, kind) = (world.instance_count() - 1, ComponentExportKind::Type);
         world.alias(Alias::InstanceExport { instance, kind, name: "t" });
@@ -84,7 +84,7 @@ fn a_long_row_of_names_for_one_type_is_followed_once() {
     let mut interface = InstanceType::new();
     interface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]);
     for number in 0..40_000 {
-        interface.export(&format!("t{number}"), ComponentTypeRef::Type(TypeBounds::Eq(number)));
+        interface.export(format!("t{number}"), ComponentTypeRef::Type(TypeBounds::Eq(number)));
     }
     let mut world = ComponentType::new();
     world.ty().instance(&interface);
@@ -173,7 +173,7 @@ fn a_compiler_that_takes_too_much_is_stopped_with_the_figures() {
         contract::validate(&component).expect("it is sound");
         let code = contract::code_bytes(&component);
         assert!(code < 300 << 10 && need(code) < 64 << 20, "{code} bytes");
-        let refused = apart().code("digest", &component).err().expect("it is refused");
+        let refused = apart().code("digest", &component).expect_err("it is refused");
         assert!(matches!(refused, CodeError::Costly { mib, seconds: 10 } if mib == over_mib), "{refused}");
         assert!(refused.to_string().contains(&format!("over {over_mib} MiB or over 10 s")), "{refused}");
     }
@@ -185,7 +185,7 @@ fn what_is_compiled_apart_is_the_same_and_so_are_refusals() {
     let (_, origin) = apart().code("digest", &echo).expect("it compiles");
     assert_eq!(origin, Origin::Compiled);
     let (here, there) = (Runtime::new(None).unwrap().code("digest", b"\0asm"), apart().code("digest", b"\0asm"));
-    let (here, there) = (here.err().expect("no component").to_string(), there.err().expect("no component").to_string());
+    let (here, there) = (here.expect_err("no component").to_string(), there.expect_err("no component").to_string());
     assert_eq!(here, there);
     let nowhere = Runtime::new(None).unwrap().with_compiler("/nowhere".into(), u64::MAX);
     assert!(nowhere.code("digest", &echo).is_ok(), "without a process it goes on as before");

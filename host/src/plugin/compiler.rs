@@ -1,7 +1,6 @@
 //! The compiler. What compiling takes follows from the size of the code as long as a compiler wrote that. A few kilobytes of
 //! loops within loops take gigabytes and hours: so the operator lets a process of its own do it, which has limits and nothing
 //! to lose.
-#![allow(unsafe_code)]
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,7 +12,7 @@ use std::time::Instant;
 use wasmtime::{Config, Engine};
 
 use super::contract::{code_bytes, foreign};
-use super::engine::CodeError;
+use super::engine::{CodeError, end_in, limit};
 use crate::model::metrics::METRICS;
 
 /// Seconds of CPU for compiling: so many, and as many for each MiB of code. A plugin of some size takes two per MiB.
@@ -139,8 +138,7 @@ pub fn compile_here(limits: Limits) -> io::Result<()> {
             std::process::abort();
         }
     }));
-    // SAFETY: it takes a number. Nobody waits for the signal, so that it ends the process.
-    unsafe { libc::alarm((limits.seconds * PATIENCE).try_into().unwrap_or(u32::MAX)) };
+    end_in(limits.seconds * PATIENCE);
     limit(libc::RLIMIT_CORE, 0)?;
     limit(libc::RLIMIT_CPU, limits.seconds)?;
     limit(libc::RLIMIT_DATA, data_bytes()? + limits.memory)?;
@@ -157,15 +155,6 @@ pub fn compile_here(limits: Limits) -> io::Result<()> {
     out.write_all(&[mark])?;
     out.write_all(&answer)?;
     out.flush()
-}
-
-fn limit(what: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: the pointer is to a struct that lives until the call returns.
-    match unsafe { libc::setrlimit(what, &raw const limit) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Bytes that count against `RLIMIT_DATA` already, such as the stacks of threads.

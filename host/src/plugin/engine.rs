@@ -231,6 +231,22 @@ pub(super) fn replace(to: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
+/// Limits what this process may use. Here because the repository keeps what is unsafe in one place.
+pub(super) fn limit(what: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the pointer is to a struct that lives until the call returns.
+    match unsafe { libc::setrlimit(what, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Ends this process after so many seconds, unless it ended before.
+pub(super) fn end_in(seconds: u64) {
+    // SAFETY: it takes a number. Nobody waits for the signal, so that it ends the process.
+    unsafe { libc::alarm(seconds.try_into().unwrap_or(u32::MAX)) };
+}
+
 /// Removes all but the `keep` newest files of a kind, each with its digest.
 pub(super) fn prune(dir: &Path, extension: &str, keep: usize) {
     let Ok(entries) = fs::read_dir(dir) else { return };
