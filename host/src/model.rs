@@ -16,6 +16,7 @@ pub mod naming;
 pub mod provider;
 pub mod proxy;
 pub mod pulse;
+pub mod schema;
 pub mod secret;
 pub mod span;
 pub mod spec_hash;

@@ -9,6 +9,7 @@
 mod bindings;
 mod breaker;
 mod call;
+pub mod compiler;
 pub mod contract;
 mod convert;
 pub mod engine;

@@ -1,12 +1,17 @@
 //! Each limit with a guest that goes past it, and the page that names both.
 
-use proxy_operator::model::error::ErrorKind;
+use std::sync::Arc;
+
+use proxy_operator::model::clock::SystemClock;
+use proxy_operator::model::error::{ByHost, ErrorKind};
 use proxy_operator::model::instance::Presence;
 use proxy_operator::plugin::contract::ContractRefused;
-use proxy_operator::plugin::engine::CodeRefused;
+use proxy_operator::plugin::engine::{CodeRefused, Runtime};
 use proxy_operator::plugin::limits::Limit;
-use proxy_operator::plugin::load::Refused;
-use proxy_operator_tests::plugins::{Setup, bytes_of, identity, loader};
+use proxy_operator::plugin::load::{Loader, Policy, Refused};
+use proxy_operator_tests::plugins::logs::Logs;
+use proxy_operator_tests::plugins::server::{Reply, Server};
+use proxy_operator_tests::plugins::{Setup, bytes_of, identity, loader, soon};
 use proxy_operator_tests::root;
 use serde_json::json;
 use strum::IntoEnumIterator;
@@ -115,6 +120,68 @@ async fn random_bytes_are_cut_and_log_records_counted() {
     let error = hoard("random").handle("hoard").await.get(&identity("a", "here")).await.unwrap_err();
     assert_eq!(error.message, (64 << 10).to_string());
     assert_eq!(hoard("log").handle("hoard").await.get(&identity("a", "here")).await, Ok(Presence::Absent));
+}
+
+/// The API server refuses a status in which something is longer than the CRD says, and then nothing is told any more.
+#[tokio::test]
+async fn what_no_status_could_hold_is_a_bad_answer() {
+    for (long, expected) in [("host", "an address is over 253 bytes"), ("id", "backend-id is over 1024 bytes")] {
+        let server = Server::start(move |_| async move {
+            let host = "h".repeat(if long == "host" { 254 } else { 9 });
+            let id = "i".repeat(if long == "id" { 1025 } else { 9 });
+            Reply::json(
+                200,
+                json!({"id": id, "name": "px", "zone": "zone-a", "cloudId": "c1", "state": "running", "host": host, "port": 3128,
+                    "owner": {"installation": "installation-1", "proxyUid": "uid-a"}}),
+            )
+        })
+        .await;
+        let handle = Setup::new().http("cloud", server.address).handle("sandbox").await;
+        let error = handle.get(&identity("a", "zone-a@c1")).await.expect_err("it is too long");
+        assert_eq!(error.kind, ErrorKind::Internal);
+        assert!(error.message.contains(expected), "{error}");
+    }
+}
+
+/// Eight calls at once, of 64 MiB each, are more than a small machine has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_waits_for_memory_that_others_hold_and_is_not_to_blame() {
+    let (logs, _catching) = Logs::catch();
+    let runtime = Runtime::new(None).expect("an engine");
+    let loader = Loader::new(runtime, Arc::new(SystemClock::default())).expect("a loader");
+    let loader = Arc::new(loader.under(Policy { call_bytes: 64 << 20, ..Policy::default() }));
+    let load = async |name| loader.load(name, bytes_of(name)).await.unwrap_or_else(|e| panic!("{name}: {e}"));
+    let (hoard, echo) = (load("hoard").await, load("echo").await);
+    let hold = |secs| Setup::new().config(json!({"do": "hold"})).call_timeout(secs).bind(hoard.clone());
+    let (first, second) = (hold(4), hold(1));
+    let asked = identity("a", "here");
+    let first = async {
+        let error = first.get(&asked).await.unwrap_err();
+        assert!(error.message.contains("still computing after 4 s"), "{error}");
+    };
+    let others = async {
+        soon("the first holds its memory", async {
+            while !logs.text().contains("holds 41943040") {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let error = second.get(&asked).await.unwrap_err();
+        assert_eq!((&error.kind, error.by_host), (&ErrorKind::Transient, Some(ByHost::Queued)), "{error}");
+        assert!(error.message.contains("still waited for other calls to end after 1 s"), "{error}");
+        let small = Setup::new().bind(echo);
+        assert_eq!(small.get(&asked).await, Ok(Presence::Absent), "what is free is enough for this one");
+    };
+    tokio::join!(first, others);
+    let third = hold(1).get(&asked).await.unwrap_err();
+    assert!(third.message.contains("still computing"), "what the first held is free again: {third}");
+}
+
+#[tokio::test]
+async fn a_listing_that_would_fill_the_memory_is_an_error() {
+    let error = Setup::new().handle("hoard").await.list().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Internal);
+    assert_eq!(error.message, "plugin hoard, list-instances: over 32 MiB in all");
 }
 
 /// Rows of a table of the page, by their first cell.

@@ -1,5 +1,6 @@
 //! The plugin host with real guests: good, bad and hostile ones. A file per behaviour.
 
+mod bombs;
 mod caching;
 mod connections;
 mod deadlines;

@@ -70,17 +70,21 @@ async fn each_seed_is_loaded_or_refused_as_its_name_says() {
 }
 
 /// A core module with the contract's type information, in which nothing works but `describe`.
-struct Core<'a> {
+pub struct Core<'a> {
     /// Its contract.
-    wit: &'a str,
+    pub wit: &'a str,
     /// What it calls itself; none: `describe` traps.
-    name: Option<&'a str>,
+    pub name: Option<&'a str>,
     /// A function that it imports, without parameters.
-    import: Option<(&'a str, &'a str, &'a [ValType])>,
+    pub import: Option<(&'a str, &'a str, &'a [ValType])>,
+    /// The schema of its config.
+    pub schema: &'a str,
+    /// How many capabilities it names; they have no letters.
+    pub capabilities: u8,
 }
 
 impl Core<'_> {
-    fn build(&self) -> Vec<u8> {
+    pub fn build(&self) -> Vec<u8> {
         let mut resolve = Resolve::default();
         let package = resolve.push_source("provider.wit", self.wit).expect("the contract");
         let world = resolve.select_world(&[package], Some("plugin")).expect("its world");
@@ -122,9 +126,9 @@ impl Core<'_> {
         export("cabi_realloc", vec![ValType::I32; 4], vec![ValType::I32], body);
         exports.export("memory", ExportKind::Memory, 0);
         let mut memories = MemorySection::new();
-        memories.memory(MemoryType { minimum: 1, maximum: None, memory64: false, shared: false, page_size_log2: None });
+        memories.memory(MemoryType { minimum: 8, maximum: None, memory64: false, shared: false, page_size_log2: None });
         let mut data = DataSection::new();
-        data.active(0, &ConstExpr::i32_const(DESCRIPTION), description(self.name.unwrap_or_default()));
+        data.active(0, &ConstExpr::i32_const(DESCRIPTION), self.description());
         let mut module = Module::new();
         module.section(&types);
         if imported == 1 {
@@ -135,26 +139,27 @@ impl Core<'_> {
         embed_component_metadata(&mut bytes, &resolve, world, StringEncoding::UTF8).expect("type information");
         bytes
     }
+
+    /// The record `description` in memory: five texts and four lists, each an address and a length, then the texts.
+    fn description(&self) -> Vec<u8> {
+        let texts = [self.name.unwrap_or_default(), "0.1.0", "A seed", self.schema, "{}"];
+        let (mut record, mut behind) = (vec![], vec![]);
+        let beginning = DESCRIPTION + 9 * 8;
+        for text in texts {
+            record.extend((beginning + behind.len() as i32).to_le_bytes());
+            record.extend((text.len() as i32).to_le_bytes());
+            behind.extend(text.as_bytes());
+        }
+        record.resize(9 * 8, 0);
+        // An address that is aligned, where nothing lies.
+        record[40..].chunks_mut(8).for_each(|list| list[..4].copy_from_slice(&(7i32 << 16).to_le_bytes()));
+        record[60] = self.capabilities;
+        [record, behind].concat()
+    }
 }
 
 /// Where the description lies.
 const DESCRIPTION: i32 = 16;
-
-/// The record `description` in memory: five texts and four empty lists, each an address and a length, then the texts.
-fn description(name: &str) -> Vec<u8> {
-    let texts = [name, "0.1.0", "A seed", "{}", "{}"];
-    let (mut record, mut behind) = (vec![], vec![]);
-    let beginning = DESCRIPTION + 9 * 8;
-    for text in texts {
-        record.extend((beginning + behind.len() as i32).to_le_bytes());
-        record.extend((text.len() as i32).to_le_bytes());
-        behind.extend(text.as_bytes());
-    }
-    record.resize(9 * 8, 0);
-    // An address that is aligned, though nothing lies there.
-    record[40..].chunks_mut(8).for_each(|list| list[0] = 4);
-    [record, behind].concat()
-}
 
 fn types_of(types: &[WasmType]) -> Vec<ValType> {
     let one = |found: &WasmType| match found {
@@ -169,7 +174,7 @@ fn types_of(types: &[WasmType]) -> Vec<ValType> {
 /// Writes all seeds, but for those that a fuzzer found.
 fn write() {
     let wit = fs::read_to_string(root().join("wit/provider.wit")).expect("the contract");
-    let core = |wit: &str, name, import| Core { wit, name, import }.build();
+    let core = |wit: &str, name, import| Core { wit, name, import, schema: "{}", capabilities: 0 }.build();
     let good = core(&wit, Some("seed"), None);
     let component = wrap(&good).expect("a component");
     let with = |from: &str, to: &str| {

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Subcommand;
 
+use crate::plugin::compiler;
 use crate::plugin::contract;
 
 /// Exit status of a command that cannot run as it was asked.
@@ -57,7 +58,10 @@ pub(super) enum PluginCommand {
         #[arg(long, short, value_name = "DIR")]
         output: PathBuf,
     },
-    /// Make a component of a core module that was built with the contract
+    /// Compile standard input to standard output, for the operator
+    #[command(hide = true)]
+    CompileHere(compiler::Limits),
+    /// Make a component of a core module that was built with the contract; a component stays as it is
     Wrap {
         /// The core module
         core: PathBuf,
@@ -81,9 +85,11 @@ pub(super) async fn run(command: PluginCommand) -> anyhow::Result<u8> {
         }
         PluginCommand::Pack { file, namespace, output } => pack::pack(&file, &namespace, output.as_deref()).map(|()| 0),
         PluginCommand::Compile { file, output } => compile::compile(&file, &output).map(|()| 0),
+        PluginCommand::CompileHere(limits) => compiler::compile_here(limits).map(|()| 0).map_err(Into::into),
         PluginCommand::Wrap { core, output } => {
-            let component = contract::wrap(&read(&core)?).with_context(|| core.display().to_string())?;
-            std::fs::write(&output, component).with_context(|| output.display().to_string())?;
+            let bytes = read(&core)?;
+            let component = contract::component(&bytes).with_context(|| core.display().to_string())?;
+            std::fs::write(&output, &component).with_context(|| output.display().to_string())?;
             Ok(0)
         }
         PluginCommand::Wit => {

@@ -7,8 +7,10 @@ use clap::Args;
 use crate::plugin::engine::Runtime;
 use crate::plugin::load::Policy;
 
-/// Of the memory that the operator may use, this part is for compiling.
-const COMPILING: u64 = 2;
+/// This program, also when its file was replaced since it began.
+pub(super) const PROGRAM: &str = "/proc/self/exe";
+/// Of the memory that the operator may use, this part is for compiling, and this part for calls.
+const SHARE: u64 = 2;
 
 #[derive(Args, Default)]
 pub(super) struct PluginArgs {
@@ -27,6 +29,9 @@ pub(super) struct PluginArgs {
     /// Memory that compiling one plugin may need, such as 64Mi [default: half of the memory limit of the control group]
     #[arg(long, env = "PROXY_OPERATOR_COMPILE_MEMORY", value_name = "BYTES", value_parser = bytes)]
     pub compile_memory: Option<u64>,
+    /// Memory that all calls of plugins may hold together, such as 64Mi [default: half of the memory limit of the control group]
+    #[arg(long, env = "PROXY_OPERATOR_CALL_MEMORY", value_name = "BYTES", value_parser = bytes)]
+    pub call_memory: Option<u64>,
     /// Registry (HOST:PORT) that is spoken to in plain HTTP; may be repeated
     #[arg(long, env = "PROXY_OPERATOR_INSECURE_REGISTRY", value_name = "HOST:PORT", value_delimiter = ',')]
     pub insecure_registry: Vec<String>,
@@ -41,6 +46,7 @@ impl PluginArgs {
     /// The engine, with its folders of compiled code.
     pub fn runtime(&self, cache: &Path) -> anyhow::Result<Runtime> {
         let runtime = Runtime::new(Some(cache.to_owned())).map_err(|e| anyhow::anyhow!("{e:#}"))?;
+        let runtime = runtime.with_compiler(PROGRAM.into(), self.policy().compile_bytes);
         Ok(match &self.plugin_dir {
             Some(dir) => runtime.with_precompiled(dir),
             None => runtime,
@@ -50,9 +56,11 @@ impl PluginArgs {
     /// What is let in.
     pub fn policy(&self) -> Policy {
         let all = self.allow_plugin.is_empty();
+        let half = memory_limit().map(|limit| limit / SHARE);
         Policy {
             allow: (!all).then(|| self.allow_plugin.iter().cloned().collect()),
-            compile_bytes: self.compile_memory.or(memory_limit().map(|limit| limit / COMPILING)).unwrap_or(u64::MAX),
+            compile_bytes: self.compile_memory.or(half).unwrap_or(u64::MAX),
+            call_bytes: self.call_memory.or(half).unwrap_or(u64::MAX),
         }
     }
 }

@@ -89,7 +89,7 @@ pub fn junit(report: &Report) -> std::io::Result<String> {
 
 /// Without characters that XML 1.0 cannot hold.
 fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -102,7 +102,7 @@ mod tests {
     fn mk_report() -> Report {
         let outcomes = [
             Outcome::Passed,
-            Outcome::Failed("it said <\"nothing\"> & left\u{1}".into()),
+            Outcome::Failed("it said <\"nothing\"> & left\u{1}\u{ffff}".into()),
             Outcome::NotApplicable("it makes nothing".into()),
         ];
         let verdict = |(case, outcome)| Verdict { case, outcome, took: Duration::from_millis(20) };
@@ -133,7 +133,7 @@ mod tests {
             }
         }
         assert_eq!(cases, 3);
-        assert!(xml.contains("message=\"it said &lt;&quot;nothing&quot;&gt; &amp; left \""), "{xml}");
+        assert!(xml.contains("message=\"it said &lt;&quot;nothing&quot;&gt; &amp; left  \""), "{xml}");
         assert!(xml.contains("tests=\"3\" failures=\"1\" skipped=\"1\""), "{xml}");
     }
 }

@@ -31,6 +31,10 @@ impl Script {
     /// Says which line or which path in it is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
         let script: Self = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+        // Every request would go to the Provider's own backend.
+        if script.http.is_empty() && script.ssh.is_empty() {
+            return Err("it describes no backend; it holds http, ssh or both".into());
+        }
         for collection in script.http.iter().flat_map(|backend| &backend.collections) {
             collection.check()?;
         }
@@ -293,6 +297,7 @@ mod tests {
             let error = Script::parse(&text).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
+        assert!(Script::parse("").unwrap_err().contains("no backend"));
         Script::parse(&collection("create: {method: PUT}")).unwrap();
     }
 }

@@ -272,7 +272,7 @@ pub const ONE_PER_PLACE: &str = "one-per-place";
 /// # Errors
 /// Every violation, or one error when the schema itself is unusable.
 pub fn check_schema(schema: &Value, value: &Value, root: &str) -> Result<(), Vec<FieldError>> {
-    let validator = jsonschema::draft202012::new(schema).map_err(|e| {
+    let validator = super::schema::validator(schema).map_err(|e| {
         vec![FieldError { pointer: root.into(), message: format!("the plugin's own schema is unusable: {e}") }]
     })?;
     let errors: Vec<_> = validator

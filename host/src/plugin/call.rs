@@ -13,12 +13,12 @@ use wasmtime::{Store, Trap, UpdateDeadline};
 use super::bindings::{Plugin, PluginPre};
 use super::grants::Grants;
 use super::io::wasi::Wasi;
-use super::limits::{HANDLES, HOSTCALL_BYTES, Limit, Limiter};
+use super::limits::{HANDLES, HOSTCALL_BYTES, Limit, Limiter, Memory};
 use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::{ByHost, CallError, ErrorKind};
 use crate::model::metrics::ProviderMetrics;
-use crate::model::secret::SecretBytes;
+use crate::model::secret::{Known, SecretBytes};
 
 /// What host functions see of the call that they serve.
 pub(super) struct CallState {
@@ -29,7 +29,7 @@ pub(super) struct CallState {
     pub plugin: Arc<str>,
     pub function: &'static str,
     /// Values that must leave in no text: the proxy's login, and each credential that this call used.
-    pub secrets: Vec<SecretBytes>,
+    pub secrets: Known,
     pub log_records: u32,
     pub log_rate: Arc<Mutex<LogRate>>,
     pub metrics: Arc<ProviderMetrics>,
@@ -50,13 +50,15 @@ impl CallState {
 #[derive(Default)]
 pub(super) struct Progress {
     doing: Mutex<Doing>,
+    /// How long it waited for other calls in all.
+    queued: Mutex<Duration>,
     sent_change: AtomicBool,
 }
 
 /// What a call is at. Of whom it waits for depends whose fault its deadline is.
 #[derive(Clone, Default)]
 enum Doing {
-    /// Its turn has not come.
+    /// Its turn has not come, or other calls hold the memory that it needs.
     #[default]
     Queued,
     /// The guest runs.
@@ -84,6 +86,21 @@ impl Progress {
         self.turn(Doing::Computing);
     }
 
+    /// Waits for what other calls hold.
+    pub async fn queued<T>(&self, work: impl Future<Output = T>) -> T {
+        let (before, since) = (self.doing(), Instant::now());
+        self.turn(Doing::Queued);
+        let done = work.await;
+        *self.queued.lock().unwrap_or_else(PoisonError::into_inner) += since.elapsed();
+        self.turn(before);
+        done
+    }
+
+    /// Whether it waited for other calls for most of this time.
+    fn came_late(&self, time: Duration) -> bool {
+        *self.queued.lock().unwrap_or_else(PoisonError::into_inner) > time / 2
+    }
+
     fn turn(&self, to: Doing) {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
@@ -105,6 +122,8 @@ pub(super) struct Context {
     pub metrics: Arc<ProviderMetrics>,
     /// Calls at once of this provider, and of all.
     pub permits: [Arc<Semaphore>; 2],
+    /// Of all calls.
+    pub memory: Memory,
 }
 
 /// What an export answered, with the values to scrub from it.
@@ -131,13 +150,13 @@ pub(super) async fn call<T: Send + 'static>(
 ) -> Result<Answer<T>, CallError> {
     let progress = Arc::new(Progress::default());
     let state = CallState {
-        limiter: Limiter::default(),
+        limiter: Limiter::new(context.memory, progress.clone()),
         grants: context.grants,
         clock: context.clock,
         provider: context.provider,
         plugin: context.plugin.clone(),
         function,
-        secrets,
+        secrets: secrets.into(),
         log_records: 0,
         log_rate: context.log_rate,
         metrics: context.metrics,
@@ -155,7 +174,7 @@ pub(super) async fn call<T: Send + 'static>(
     let [own, global] = context.permits;
     let (pre, timeout, begun) = (pre.clone(), context.timeout, progress.clone());
     let work = tokio::time::timeout(timeout, async move {
-        let _permits = (own.acquire_owned().await, global.acquire_owned().await);
+        let _permits = begun.queued(async { (own.acquire_owned().await, global.acquire_owned().await) }).await;
         begun.turn(Doing::Computing);
         run(&pre, state, export).await
     });
@@ -168,6 +187,11 @@ pub(super) async fn call<T: Send + 'static>(
             let (kind, by_host, what) = match progress.doing() {
                 Doing::Queued => {
                     let what = "it still waited for other calls to end".to_owned();
+                    (ErrorKind::Transient, Some(ByHost::Queued), what)
+                }
+                // Not the plugin's fault: others had the time that it was to have.
+                Doing::Computing if progress.came_late(timeout) => {
+                    let what = "it had waited for other calls to end for most of its time, and was not done".to_owned();
                     (ErrorKind::Transient, Some(ByHost::Queued), what)
                 }
                 Doing::Computing => (ErrorKind::Internal, Some(ByHost::Trapped), "it was still computing".to_owned()),
@@ -189,7 +213,7 @@ pub(super) async fn call<T: Send + 'static>(
 /// Instantiates and calls; the error is the cause in words.
 async fn run<T>(pre: &PluginPre<CallState>, state: CallState, export: Export<T>) -> Result<Answer<T>, String> {
     let mut store = Store::new(pre.engine(), state);
-    store.limiter(|state| &mut state.limiter);
+    store.limiter_async(|state| &mut state.limiter);
     store.set_hostcall_fuel(HOSTCALL_BYTES);
     store.set_max_component_handles(HANDLES);
     // Before instantiation, which runs guest code too. A tick yields to the runtime, which is where the deadline strikes.

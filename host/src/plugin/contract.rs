@@ -83,6 +83,10 @@ fn malformed(error: impl fmt::Display) -> ContractError {
     ContractError::Malformed(foreign(&error.to_string()))
 }
 
+/// All type information of a core module, and packages in it. The libraries that read it follow packages as deep as they use
+/// each other, and names as often as they stand there; a real plugin has some kilobytes about some ten packages.
+const TYPE_INFORMATION: (usize, usize) = (1 << 20, 500);
+
 /// A component that passed the gate.
 #[derive(Debug)]
 pub struct Checked<'a> {
@@ -100,6 +104,17 @@ pub struct Checked<'a> {
 /// # Errors
 /// Says what the file is and what to do.
 pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
+    let component = component(bytes)?;
+    let names = names(&component)?;
+    let contract = gate(&names)?;
+    Ok(Checked { component, contract, imports: names.imports.into_iter().collect() })
+}
+
+/// The component that a file is, or holds as a core module.
+///
+/// # Errors
+/// Says what the file is and what to do.
+pub fn component(bytes: &[u8]) -> Result<Cow<'_, [u8]>, ContractError> {
     if bytes.starts_with(b"\x7fELF") {
         return Err(ContractError::Native);
     }
@@ -108,13 +123,10 @@ pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
             String::from_utf8_lossy(&bytes[..bytes.len().min(16)]).chars().filter(|c| !c.is_control()).collect();
         return Err(ContractError::NotWasm(head));
     }
-    let component = match encoding(bytes)? {
+    Ok(match encoding(bytes)? {
         Encoding::Component => Cow::Borrowed(bytes),
         Encoding::Module => Cow::Owned(wrap(bytes)?),
-    };
-    let names = names(&component)?;
-    let contract = gate(&names)?;
-    Ok(Checked { component, contract, imports: names.imports.into_iter().collect() })
+    })
 }
 
 /// Whether a component is sound in all its parts; needed once for each file, before it is compiled.
@@ -122,8 +134,12 @@ pub fn check(bytes: &[u8]) -> Result<Checked<'_>, ContractError> {
 /// # Errors
 /// [`ContractError::Malformed`].
 pub fn validate(component: &[u8]) -> Result<(), ContractError> {
-    let mut validator = Validator::new_with_features(WasmFeatures::default());
-    validator.validate_all(component).map(drop).map_err(malformed)
+    let validate = || Validator::new_with_features(WasmFeatures::default()).validate_all(component).map(drop);
+    match std::panic::catch_unwind(validate) {
+        Ok(outcome) => outcome.map_err(malformed),
+        // An assertion instead of an error, as for types that are nested too deep.
+        Err(_) => Err(malformed("its types are none that can be read")),
+    }
 }
 
 /// Bytes of code in all core modules of a component.
@@ -143,17 +159,28 @@ pub fn wrap(module: &[u8]) -> Result<Vec<u8>, ContractError> {
 }
 
 fn encode(module: &[u8]) -> Result<Vec<u8>, ContractError> {
-    let (mut packages, mut found) = (Packages::default(), false);
+    let (mut packages, mut found, mut bytes) = (Packages::default(), false, 0);
+    let too_much = || {
+        let (bytes, packages) = TYPE_INFORMATION;
+        malformed(format!("its type information has over {bytes} bytes or over {packages} packages"))
+    };
     for payload in Parser::new(0).parse_all(module) {
         if let Payload::CustomSection(section) = payload.map_err(malformed)?
             && section.name().starts_with("component-type")
         {
+            bytes += section.name().len() + section.data().len();
+            if bytes > TYPE_INFORMATION.0 {
+                return Err(too_much());
+            }
             packages.add(section.data()).map_err(malformed)?;
             found = true;
         }
     }
     if !found {
         return Err(ContractError::CoreWithoutContract);
+    }
+    if packages.count() > TYPE_INFORMATION.1 {
+        return Err(too_much());
     }
     if packages.run_in_a_circle() {
         return Err(malformed("packages of its type information use each other in a circle"));

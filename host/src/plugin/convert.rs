@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::bindings::crawl::provider::types as wit;
 use super::call::CallState;
 use super::limits::CONTINUATION_BYTES;
@@ -11,11 +9,19 @@ use crate::model::error::{CallError, ErrorKind, FieldError};
 use crate::model::instance::{
     Address, ConnectionNeed, Deletion, Description, Finding, Identity, Instance, Owner, Presence, Request, State,
 };
+use crate::model::schema;
 
-/// Longest id, placement and reason.
+/// Longest id, placement and reason. What stands in a status is no longer than the CRD lets it be: the API server would refuse
+/// the status, each time.
 const ID_BYTES: usize = 1024;
+/// Longest host of an address, and name of a secret.
+const NAME_BYTES: usize = 253;
+/// Longest version of a plugin.
+const VERSION_BYTES: usize = 128;
 /// Longest text for people.
 const TEXT_BYTES: usize = 1024;
+/// Connections, connection pointers, and capabilities in a description.
+const DESCRIBED: usize = 64;
 
 pub(super) fn identity(identity: &Identity) -> wit::Identity {
     wit::Identity {
@@ -75,8 +81,12 @@ impl Returned<'_> {
     }
 
     fn id(&self, what: &str, id: String) -> Result<String, CallError> {
-        if id.len() > ID_BYTES || id.chars().any(char::is_control) || self.0.clean(&id, ID_BYTES) != id {
-            return Err(self.bad(format!("{what} is over {ID_BYTES} bytes, or holds control characters or a secret")));
+        self.short_id(what, id, ID_BYTES)
+    }
+
+    fn short_id(&self, what: &str, id: String, most: usize) -> Result<String, CallError> {
+        if id.len() > most || id.chars().any(char::is_control) || self.0.clean(&id, most) != id {
+            return Err(self.bad(format!("{what} is over {most} bytes, or holds control characters or a secret")));
         }
         Ok(id)
     }
@@ -87,7 +97,7 @@ impl Returned<'_> {
                 Err(self.bad(format!("the continuation is over {CONTINUATION_BYTES} bytes")))
             }
             // A note that was scrubbed is another note; losing it costs a look-up.
-            Some(note) if crate::model::secret::scrub(&note, &self.0.secrets) != note => {
+            Some(note) if self.0.secrets.scrub(&note) != note => {
                 Err(self.bad("the continuation holds a secret".into()))
             }
             note => Ok(note),
@@ -148,19 +158,23 @@ impl Returned<'_> {
                 .into_iter()
                 .take(16)
                 .map(|a| {
-                    Ok(Address { host: self.id("an address", a.host)?, external: a.reach == wit::Reach::External })
+                    Ok(Address {
+                        host: self.short_id("an address", a.host, NAME_BYTES)?,
+                        external: a.reach == wit::Reach::External,
+                    })
                 })
                 .collect::<Result<_, CallError>>()?,
             port: instance.port,
+            // Tags that somebody else set may hold anything; what is cut is none of ours.
             owner: instance.owner.map(|o| Owner {
-                installation: o.installation,
-                proxy_uid: o.proxy_uid,
-                namespace: o.namespace,
-                name: o.name,
+                installation: self.text(&o.installation),
+                proxy_uid: self.text(&o.proxy_uid),
+                namespace: self.text(&o.namespace),
+                name: self.text(&o.name),
             }),
             incarnation: instance.incarnation,
             message: instance.message.map(|m| self.text(&m)),
-            login_secret: instance.login_secret.map(|s| self.id("login-secret", s)).transpose()?,
+            login_secret: instance.login_secret.map(|s| self.short_id("login-secret", s, NAME_BYTES)).transpose()?,
             poll_after: instance.poll_after_ms.map(|ms| Duration::from_millis(ms.into())),
             continuation: self.continuation(instance.continuation)?,
         })
@@ -198,26 +212,56 @@ impl Returned<'_> {
     }
 
     pub fn description(&self, description: wit::Description) -> Result<Description, CallError> {
-        let schema = |what: &str, text: &str| -> Result<Value, CallError> {
-            let schema: Value = serde_json::from_str(text).map_err(|e| self.bad(format!("{what} is no JSON: {e}")))?;
-            jsonschema::draft202012::new(&schema).map_err(|e| self.bad(format!("{what} is no JSON Schema: {e}")))?;
-            Ok(schema)
-        };
+        let schema = |what: &str, text: &str| schema::parse(text).map_err(|why| self.bad(format!("{what} {why}")));
+        let all =
+            [description.connections.len(), description.connection_pointers.len(), description.capabilities.len()];
+        if all.into_iter().any(|count| count > DESCRIBED) {
+            return Err(self.bad(format!("over {DESCRIBED} connections, connection pointers or capabilities")));
+        }
+        let ids = |what: &str, all: Vec<String>| all.into_iter().map(|id| self.id(what, id)).collect::<Result<_, _>>();
         Ok(Description {
             config_schema: schema("config-schema", &description.config_schema)?,
             parameters_schema: schema("parameters-schema", &description.parameters_schema)?,
             name: self.id("name", description.name)?,
-            version: self.id("version", description.version)?,
+            version: self.short_id("version", description.version, VERSION_BYTES)?,
             summary: self.text(&description.summary),
             connections: description
                 .connections
                 .into_iter()
-                .map(|c| ConnectionNeed { name: c.name, kind: c.kind, required: c.required, doc: c.doc })
-                .collect(),
-            connection_pointers: description.connection_pointers,
-            capabilities: description.capabilities,
+                .map(|c| {
+                    let (name, kind) =
+                        (self.id("a connection's name", c.name)?, self.id("a connection's kind", c.kind)?);
+                    Ok(ConnectionNeed { name, kind, required: c.required, doc: self.text(&c.doc) })
+                })
+                .collect::<Result<_, CallError>>()?,
+            connection_pointers: ids("a connection pointer", description.connection_pointers)?,
+            capabilities: ids("a capability", description.capabilities)?,
         })
     }
+}
+
+/// Bytes of all texts of an instance.
+pub(super) fn texts(instance: &Instance) -> usize {
+    let Instance {
+        provider_id,
+        backend_id,
+        placement,
+        state,
+        addresses,
+        owner,
+        message,
+        login_secret,
+        continuation,
+        ..
+    } = instance;
+    let state = match state {
+        State::Failed(why) | State::Unknown(why) => why.len(),
+        _ => 0,
+    };
+    let owner = owner.iter().flat_map(|o| [&o.installation, &o.proxy_uid, &o.namespace, &o.name]);
+    let all = [backend_id, message, login_secret, continuation].into_iter().flatten();
+    let all = all.chain([provider_id, placement]).chain(owner).chain(addresses.iter().map(|address| &address.host));
+    state + all.map(String::len).sum::<usize>()
 }
 
 /// Whether text can be a condition's reason.

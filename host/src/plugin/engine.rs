@@ -1,4 +1,4 @@
-//! The engine that runs components, the compiler beside it, and the cache of compiled code.
+//! The engine that runs components, and the cache of compiled code.
 //!
 //! Code is compiled in a throw-away engine, since an engine keeps the compiler's scratch memory for its life
 //! (bytecodealliance/wasmtime#14314). It is then mapped from the cache, where pages cost nothing until they run.
@@ -8,12 +8,12 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use sha2::{Digest, Sha256};
+use wasmtime::Engine;
 use wasmtime::component::Component;
-use wasmtime::{Config, Engine};
 
+use super::compiler::{Compiler, config};
 use super::contract::foreign;
 use super::limits::TICK;
 use crate::model::metrics::METRICS;
@@ -37,6 +37,16 @@ pub enum CodeError {
     /// The compiler refused the component.
     #[error("it does not compile ({0}); build it again with current tools")]
     Compile(String),
+    /// The compiler needed far more than the code's size lets expect.
+    #[error(
+        "compiling it takes over {mib} MiB or over {seconds} s, far more than code of its size does; cut its largest function into smaller ones, or run `proxy-operator plugin compile` on a machine with this CPU and put what it writes beside the .wasm into --plugin-dir"
+    )]
+    Costly {
+        /// MiB that it had.
+        mib: u64,
+        /// Seconds of CPU that it had.
+        seconds: u64,
+    },
     /// Compiled code was refused by the engine.
     #[error("its compiled code cannot be loaded ({0}); please report this text with the plugin")]
     Load(String),
@@ -49,6 +59,7 @@ pub struct Runtime {
     cache: Option<Arc<PathBuf>>,
     /// What the administrator compiled elsewhere; only read.
     precompiled: Option<Arc<PathBuf>>,
+    compiler: Compiler,
     // One compile at a time: two would double the peak of memory.
     compiling: Arc<Mutex<()>>,
 }
@@ -80,7 +91,14 @@ impl Runtime {
                 std::thread::sleep(TICK);
             }
         })?;
-        Ok(Self { engine, cache: cache_dir.map(Arc::new), precompiled: None, compiling: Arc::default() })
+        let cache = cache_dir.map(Arc::new);
+        Ok(Self { engine, cache, precompiled: None, compiler: Compiler::Here, compiling: Arc::default() })
+    }
+
+    /// Compiling in a process of its own, for files that nobody answers for. `program`: this one; `most`: bytes that one
+    /// compile may need.
+    pub fn with_compiler(self, program: PathBuf, most: u64) -> Self {
+        Self { compiler: Compiler::Process { program, most }, ..self }
     }
 
     /// With a folder of compiled code that the administrator answers for, as `plugin compile` writes it.
@@ -125,7 +143,7 @@ impl Runtime {
         if let Some(code) = path.as_deref().and_then(|path| self.map(path)) {
             return Ok((code, Origin::Cache));
         }
-        let code = compile(digest, component)?;
+        let code = self.compiler.compile(digest, component)?;
         if let Some(path) = &path {
             match keep(path, &code) {
                 Ok(()) => {
@@ -188,28 +206,6 @@ impl Runtime {
     }
 }
 
-/// One set of settings for compiler and engine; code of other settings is refused.
-fn config() -> Config {
-    let mut config = Config::new();
-    config
-        .epoch_interruption(true)
-        .native_unwind_info(false)
-        .wasm_backtrace_max_frames(std::num::NonZeroUsize::new(20))
-        .wasm_multi_memory(true)
-        .max_wasm_stack(512 << 10)
-        .async_stack_size(2 << 20);
-    config
-}
-
-/// Compiles in an engine that is thrown away.
-fn compile(digest: &str, component: &[u8]) -> Result<Vec<u8>, CodeError> {
-    let _span = tracing::debug_span!("compile", digest).entered();
-    let started = Instant::now();
-    let code = Engine::new(&config()).and_then(|engine| engine.precompile_component(component));
-    METRICS.plugin_compile_seconds.observe(started.elapsed().as_secs_f64());
-    code.map_err(|e| CodeError::Compile(foreign(&format!("{e:#}"))))
-}
-
 fn digest_path(path: &Path) -> PathBuf {
     path.with_extension("cwasm.sha256")
 }
@@ -233,6 +229,22 @@ pub(super) fn replace(to: &Path, bytes: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// Limits what this process may use. Here because the repository keeps what is unsafe in one place.
+pub(super) fn limit(what: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: the pointer is to a struct that lives until the call returns.
+    match unsafe { libc::setrlimit(what, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Ends this process after so many seconds, unless it ended before.
+pub(super) fn end_in(seconds: u64) {
+    // SAFETY: it takes a number. Nobody waits for the signal, so that it ends the process.
+    unsafe { libc::alarm(seconds.try_into().unwrap_or(u32::MAX)) };
 }
 
 /// Removes all but the `keep` newest files of a kind, each with its digest.

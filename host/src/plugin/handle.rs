@@ -15,7 +15,7 @@ use super::convert::{self, Returned};
 use super::grants::Grants;
 pub use super::holding::Held;
 use super::holding::{Holding, Reached};
-use super::limits::{LIST_INSTANCES, LIST_PAGES};
+use super::limits::{LIST_BYTES, LIST_INSTANCES, LIST_PAGES};
 use super::load::Loaded;
 use super::log_rate::LogRate;
 use crate::model::clock::Clock;
@@ -136,6 +136,7 @@ impl Handle {
             metrics,
             timeout: limits.call_timeout.duration(),
             permits: [Arc::new(Semaphore::new(limits.concurrent_calls as usize)), shared.calls.clone()],
+            memory: plugin.memory.clone(),
         };
         Self {
             plugin,
@@ -392,7 +393,7 @@ impl Handle {
     pub async fn list(&self) -> Result<Vec<Instance>, CallError> {
         let work = async {
             let mut all = Vec::new();
-            let mut token: Option<String> = None;
+            let (mut token, mut bytes): (Option<String>, usize) = (None, 0);
             for _ in 0..LIST_PAGES {
                 let (config, installation, page) = (self.config.clone(), self.installation.clone(), token.clone());
                 let answer = self
@@ -413,7 +414,12 @@ impl Handle {
                     return Err(self.bad_list(format!("over {LIST_INSTANCES} instances")));
                 }
                 for instance in page.instances {
-                    all.push(returned.instance(instance)?);
+                    let instance = returned.instance(instance)?;
+                    bytes += convert::texts(&instance);
+                    if bytes > LIST_BYTES {
+                        return Err(self.bad_list(format!("over {} MiB in all", LIST_BYTES >> 20)));
+                    }
+                    all.push(instance);
                 }
                 match page.next {
                     None => return Ok(all),

@@ -1,8 +1,13 @@
 //! What one call may use.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use wasmtime::ResourceLimiter;
+use async_trait::async_trait;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use wasmtime::ResourceLimiterAsync;
+
+use super::call::Progress;
 
 /// All linear memories of one call together.
 pub const MEMORY_BYTES: usize = 64 << 20;
@@ -28,6 +33,8 @@ pub const OUTPUT_BYTES: usize = 1 << 20;
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 /// One log record.
 pub const LOG_BYTES: usize = 8 << 10;
+/// Fields of one log record.
+pub const LOG_FIELDS: usize = 64;
 /// Log records of one call.
 pub const LOG_RECORDS: u32 = 200;
 /// One `random.bytes`.
@@ -36,6 +43,8 @@ pub const RANDOM_BYTES: u32 = 64 << 10;
 pub const CONTINUATION_BYTES: usize = 4 << 10;
 /// Instances of all pages of a listing.
 pub const LIST_INSTANCES: usize = 100_000;
+/// All their texts together: each instance may have some kilobytes of them.
+pub const LIST_BYTES: usize = 32 << 20;
 /// Pages of a listing. Backends that filter after paging give nearly empty ones.
 pub const LIST_PAGES: usize = 5_000;
 /// A `.wasm` file.
@@ -105,27 +114,69 @@ impl std::fmt::Display for Limit {
     }
 }
 
+/// The memory that all calls of all plugins may hold together. What each may hold, times the calls at once, is more than most
+/// machines have: so a call that needs more than is free waits until others have ended, within its time.
+#[derive(Clone)]
+pub(super) struct Memory(Arc<Semaphore>);
+
+impl Memory {
+    /// So many bytes, but never less than what one call may hold.
+    pub fn of(bytes: u64) -> Self {
+        let bytes = bytes.clamp(MEMORY_BYTES as u64, 1 << 40);
+        Self(Arc::new(Semaphore::new((bytes / PAGE as u64) as usize)))
+    }
+}
+
+/// A unit of [`Memory`].
+const PAGE: usize = 64 << 10;
+
 /// Counts what a call holds. wasmtime's own limiter counts each memory for itself.
-#[derive(Default)]
-pub struct Limiter {
+pub(super) struct Limiter {
     memory: usize,
     table: usize,
+    shared: Memory,
+    held: Vec<OwnedSemaphorePermit>,
+    progress: Arc<Progress>,
     /// The limit that was met, for the text of the trap that follows.
     pub hit: Option<Limit>,
 }
 
-impl ResourceLimiter for Limiter {
-    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+impl Limiter {
+    /// Of a call that holds nothing yet.
+    pub fn new(shared: Memory, progress: Arc<Progress>) -> Self {
+        Self { memory: 0, table: 0, shared, held: vec![], progress, hit: None }
+    }
+
+    /// Takes its part of the memory of all calls.
+    async fn take(&mut self, total: usize) {
+        let held: usize = self.held.iter().map(OwnedSemaphorePermit::num_permits).sum();
+        let missing = u32::try_from(total.div_ceil(PAGE).saturating_sub(held)).unwrap_or(u32::MAX);
+        if missing == 0 {
+            return;
+        }
+        let permit = match self.shared.0.clone().try_acquire_many_owned(missing) {
+            Ok(permit) => Ok(permit),
+            Err(_) => self.progress.queued(self.shared.0.clone().acquire_many_owned(missing)).await,
+        };
+        // It is never closed.
+        self.held.extend(permit);
+    }
+}
+
+#[async_trait]
+impl ResourceLimiterAsync for Limiter {
+    async fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let total = self.memory - current.min(self.memory) + desired;
         if total > MEMORY_BYTES {
             self.hit = Some(Limit::Memory);
             return Ok(false);
         }
+        self.take(total).await;
         self.memory = total;
         Ok(true)
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
+    async fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
         let total = self.table - current.min(self.table) + desired;
         if total > TABLE_ELEMENTS {
             self.hit = Some(Limit::Tables);

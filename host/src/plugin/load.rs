@@ -10,12 +10,13 @@ use wasmtime::component::{HasSelf, Linker};
 
 use super::bindings::{Plugin as Bindings, PluginPre};
 use super::call::{CallState, Context, call};
+use super::compiler;
 use super::contract::{self, ContractError, ContractRefused, PACKAGE, VERSION};
 use super::convert::Returned;
 use super::engine::{CodeError, CodeRefused, Origin, Runtime};
 use super::grants::Grants;
 use super::io::wasi;
-use super::limits::{DESCRIBE_TIMEOUT, FILE_BYTES};
+use super::limits::{DESCRIBE_TIMEOUT, FILE_BYTES, Memory};
 use super::log_rate::LogRate;
 use crate::model::clock::Clock;
 use crate::model::error::CallError;
@@ -134,11 +135,6 @@ fn list_parts(parts: &[u32]) -> String {
     format!("{} {are}", listed.join(", "))
 }
 
-/// Bytes that compiling needs at its peak, by the size of the code: measured with guests of 60 KiB to 19 MiB, the upper end.
-pub fn compile_need(code: u64) -> u64 {
-    (16 << 20) + code * 55
-}
-
 /// `sha256:` and the digest of a file.
 pub fn digest_of(bytes: &[u8]) -> String {
     format!("sha256:{}", hex(&Sha256::digest(bytes)))
@@ -157,6 +153,7 @@ pub struct Loaded {
     /// How its code came to be, and how long it took to load in all.
     pub loading: (Origin, Duration),
     pub(super) pre: PluginPre<CallState>,
+    pub(super) memory: Memory,
 }
 
 /// What the administrator lets in.
@@ -166,11 +163,13 @@ pub struct Policy {
     pub allow: Option<BTreeSet<String>>,
     /// Bytes that compiling one plugin may need.
     pub compile_bytes: u64,
+    /// Bytes that all calls together may hold.
+    pub call_bytes: u64,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { allow: None, compile_bytes: u64::MAX }
+        Self { allow: None, compile_bytes: u64::MAX, call_bytes: u64::MAX }
     }
 }
 
@@ -186,7 +185,11 @@ pub struct Loader {
     linker: Linker<CallState>,
     clock: Arc<dyn Clock>,
     nothing: Arc<Grants>,
-    permits: [Arc<Semaphore>; 2],
+    /// For `describe`, several at once. Waited for before its time begins: a file that is refused is not looked at again, so it
+    /// must not be because others took long.
+    describing: Semaphore,
+    /// Of the calls of all that it loads.
+    memory: Memory,
 }
 
 impl Loader {
@@ -198,15 +201,16 @@ impl Loader {
         let mut linker = Linker::new(runtime.engine());
         Bindings::add_to_linker::<_, HasSelf<_>>(&mut linker, |state: &mut CallState| state)?;
         wasi::link(&mut linker)?;
-        let permits = [Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(4))];
         let loaded = Mutex::default();
         let policy = Policy::default();
-        Ok(Self { policy, loaded, runtime, linker, clock, nothing: Arc::new(Grants::none()), permits })
+        let describing = Semaphore::new(4);
+        let memory = Memory::of(policy.call_bytes);
+        Ok(Self { policy, loaded, runtime, linker, clock, nothing: Arc::new(Grants::none()), describing, memory })
     }
 
     /// The same, under a policy.
     pub fn under(self, policy: Policy) -> Self {
-        Self { policy, ..self }
+        Self { memory: Memory::of(policy.call_bytes), policy, ..self }
     }
 
     /// Loads the file `NAME.wasm`.
@@ -265,8 +269,10 @@ impl Loader {
             timeout: DESCRIBE_TIMEOUT,
             log_rate: Arc::new(Mutex::new(LogRate::new(self.clock.monotonic()))),
             metrics: ProviderMetrics::detached(),
-            permits: self.permits.clone(),
+            permits: [Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1))],
+            memory: self.memory.clone(),
         };
+        let _turn = self.describing.acquire().await;
         let answer = call(
             &pre,
             context,
@@ -279,7 +285,8 @@ impl Loader {
         .await
         .map_err(LoadError::Describe)?;
         let description = Returned(&answer.state).description(answer.value).map_err(LoadError::Describe)?;
-        Ok(Loaded { description, digest, contract, size, loading: (origin, started.elapsed()), pre })
+        let (memory, loading) = (self.memory.clone(), (origin, started.elapsed()));
+        Ok(Loaded { description, digest, contract, size, loading, pre, memory })
     }
 
     fn prepare(&self, digest: &str, bytes: &[u8]) -> Result<(PluginPre<CallState>, String, Origin), LoadError> {
@@ -290,7 +297,7 @@ impl Loader {
             None => {
                 contract::validate(&checked.component)?;
                 let code = contract::code_bytes(&checked.component);
-                let (need, budget) = (compile_need(code), self.policy.compile_bytes);
+                let (need, budget) = (compiler::need(code), self.policy.compile_bytes);
                 if need > budget {
                     return Err(LoadError::Memory {
                         code_kib: code >> 10,

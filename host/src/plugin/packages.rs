@@ -1,6 +1,7 @@
 //! Which packages of a core module's type information use which. Found without wit-parser, which follows uses that run in a
 //! circle until the stack overflows, and with it goes the whole operator.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use wasmparser::component_types::ComponentEntityType::{self, Type};
@@ -55,12 +56,28 @@ impl Packages {
         Ok(())
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.uses.len()
+    }
+
     /// Whether some use each other in a circle.
     pub fn run_in_a_circle(mut self) -> bool {
-        while let Some(name) = self.uses.iter().find(|(_, used)| used.is_empty()).map(|(name, _)| name.clone()) {
+        let mut users: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (user, used) in &self.uses {
+            used.iter().for_each(|used| users.entry(used.clone()).or_default().push(user.clone()));
+        }
+        let mut settled: Vec<_> =
+            self.uses.iter().filter(|(_, used)| used.is_empty()).map(|(name, _)| name.clone()).collect();
+        while let Some(name) = settled.pop() {
             self.uses.remove(&name);
-            for used in self.uses.values_mut() {
-                used.remove(&name);
+            for user in users.remove(&name).unwrap_or_default() {
+                if let Some(used) = self.uses.get_mut(&user)
+                    && used.remove(&name)
+                    && used.is_empty()
+                {
+                    settled.push(user);
+                }
             }
         }
         !self.uses.is_empty()
@@ -104,8 +121,15 @@ impl Section<'_> {
             for first in [referenced, created] {
                 let mut next = Some(first);
                 while let Some(id) = next {
-                    let owner = self.owners.entry(id).or_insert_with(|| package.to_owned()).clone();
-                    self.packages.note(package, &owner);
+                    match self.owners.entry(id) {
+                        // What is behind this one, its owner uses already: followed again and again, a long row of names takes
+                        // minutes.
+                        Entry::Occupied(owner) => {
+                            self.packages.note(package, owner.get());
+                            break;
+                        }
+                        Entry::Vacant(first) => drop(first.insert(package.to_owned())),
+                    }
                     next = self.types.as_ref().peel_alias(id);
                 }
             }

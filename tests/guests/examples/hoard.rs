@@ -1,7 +1,7 @@
 //! Its `get` does what `{"do": …}` in the config names: without end, so that only a limit stops it.
 
 use crawl_provider_sdk::*;
-use test_guests::{Fixture, Guest, devour};
+use test_guests::{Fixture, Guest, devour, spin};
 
 struct Hoard;
 
@@ -12,9 +12,12 @@ impl Fixture for Hoard {
         let config: serde_json::Value = parse_config(config)?;
         match config["do"].as_str().unwrap_or_default() {
             "memory" => devour(),
-            "time" => loop {
-                std::hint::black_box(0);
-            },
+            "time" => spin(),
+            "hold" => {
+                let held = std::hint::black_box(vec![1u8; 40 << 20]);
+                log::info(&format!("holds {}", held.len()), &[]);
+                spin();
+            }
             "stack" => return Err(Error::exhausted(deeper(0).to_string())),
             "handles" => handles(),
             "host-call" => log::info(&"x".repeat(9 << 20), &[]),
@@ -27,6 +30,15 @@ impl Fixture for Hoard {
             other => return Err(Error::exhausted(format!("nothing called {other:?}"))),
         }
         Ok(Presence::Absent)
+    }
+
+    /// Page after page, each with a few instances that say much.
+    fn list_instances(page: Option<&str>) -> Result<Page, Error> {
+        let mut much = Instance::new("x".repeat(1000), "here", State::Running);
+        much.addresses = vec![Address { host: "x".repeat(250), reach: Reach::External }; 16];
+        much.continuation = Some("x".repeat(4000));
+        let turn: u32 = page.and_then(|page| page.parse().ok()).unwrap_or_default();
+        Ok(Page { instances: vec![much; 100], next: Some((turn + 1).to_string()) })
     }
 }
 

@@ -34,6 +34,10 @@ pub trait Fixture: 'static {
     fn get(_config: &str, _identity: &Identity) -> Result<Presence, Error> {
         Ok(Presence::Absent)
     }
+
+    fn list_instances(_page: Option<&str>) -> Result<Page, Error> {
+        Ok(Page::empty())
+    }
 }
 
 /// A good description that takes any config and parameters.
@@ -75,8 +79,8 @@ impl<F: Fixture> Provider for Guest<F> {
         Ok(Deletion::Gone)
     }
 
-    fn list_instances(_config: &str, _installation: &str, _page: Option<&str>) -> Result<Page, Error> {
-        Ok(Page::empty())
+    fn list_instances(_config: &str, _installation: &str, page: Option<&str>) -> Result<Page, Error> {
+        F::list_instances(page)
     }
 
     fn check(_config: &str) -> Result<Vec<Finding>, Error> {

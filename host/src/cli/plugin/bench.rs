@@ -7,6 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 
 use super::{name_of, read};
+use crate::cli::plugin_args::PROGRAM;
 use crate::model::clock::SystemClock;
 use crate::model::manifest::{Manifest, SecretManifest};
 use crate::model::provider::Provider;
@@ -53,7 +54,8 @@ pub(super) struct Refused {
 pub(super) async fn load(file: &Path) -> anyhow::Result<Result<Arc<Loaded>, Refused>> {
     let bytes = read(file)?;
     let runtime = Runtime::new(None).map_err(|e| anyhow::anyhow!("{e:#}"))?;
-    let runtime = runtime.with_precompiled(file.parent().unwrap_or(Path::new(".")));
+    let runtime =
+        runtime.with_compiler(PROGRAM.into(), u64::MAX).with_precompiled(file.parent().unwrap_or(Path::new(".")));
     let loader = Loader::new(runtime, Arc::new(SystemClock::default())).map_err(|e| anyhow::anyhow!("{e:#}"))?;
     let loaded = Arc::new(loader).load(name_of(file), bytes).await;
     Ok(loaded.map_err(|cause| Refused { file: file.display().to_string(), cause }))

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::bench::load;
 use super::{name_of, read};
+use crate::plugin::compiler;
 use crate::plugin::contract::{self, IMPORTS, PACKAGE, VERSION};
-use crate::plugin::load::compile_need;
 use crate::plugin::source::upload::{PARTS, pack};
 
 pub(super) async fn check(file: &Path) -> anyhow::Result<u8> {
@@ -39,7 +39,7 @@ pub(super) async fn check(file: &Path) -> anyhow::Result<u8> {
     let code = contract::code_bytes(&checked.component);
     println!(
         "compile       up to {} MiB of memory for {} KiB of code; loaded here in {} ms",
-        compile_need(code) >> 20,
+        compiler::need(code) >> 20,
         code >> 10,
         plugin.loading.1.as_millis()
     );

@@ -19,7 +19,9 @@ pub(super) fn compile(file: &Path, output: &Path) -> anyhow::Result<()> {
     let hash = digest.trim_start_matches("sha256:");
     runtime.code(hash, &checked.component).with_context(|| file.display().to_string())?;
     let code = output.join(runtime.file(hash));
-    let size = std::fs::metadata(&code).with_context(|| code.display().to_string())?.len();
+    let unwritten =
+        || format!("{}: its code cannot be written here; name a folder that you may write to", output.display());
+    let size = std::fs::metadata(&code).with_context(unwritten)?.len();
     println!("{}: {size} bytes, for {digest}", code.display());
     Ok(())
 }

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::Providers;
 use crate::model::ACCEPT_ABSENCE;
-use crate::model::condition::{Verdict as Says, find, set};
+use crate::model::condition::{Verdict as Says, find, set, truncate};
 use crate::model::error::CallError;
 use crate::model::instance::Finding;
 use crate::model::provider::{PluginStatus, Provider, ProviderStatus, TargetStatus};
@@ -17,6 +17,9 @@ use crate::store::{Event, Regarding, Severity, StoreError};
 
 /// Sources named beside the one that serves.
 const SHADOWED: usize = 16;
+/// What the CRD lets a status say of targets: how many, and how long a name or a message.
+const TARGETS: usize = 256;
+const TARGET_BYTES: usize = 1024;
 /// The count of Proxies is written no more often, whatever comes and goes.
 const COUNT: Duration = Duration::from_secs(30);
 
@@ -57,11 +60,16 @@ pub(super) fn judge(
     } else {
         of_findings(&findings, mass_absence, &provider.name_any(), serves)
     };
-    let targets = findings
-        .into_iter()
-        .map(|f| TargetStatus { name: f.target, healthy: f.healthy, reason: f.reason, message: f.message })
-        .collect();
-    (says, targets)
+    (says, statuses(findings))
+}
+
+/// No more, and no longer, than a status holds.
+fn statuses(findings: Vec<Finding>) -> Vec<TargetStatus> {
+    let status = |Finding { target, healthy, reason, message }: Finding| {
+        let (name, message) = (truncate(&target, TARGET_BYTES), truncate(&message, TARGET_BYTES));
+        TargetStatus { name, healthy, reason, message }
+    };
+    findings.into_iter().take(TARGETS).map(status).collect()
 }
 
 /// The findings of `check`, and the targets that calls do not reach where it says nothing of them.
@@ -170,6 +178,18 @@ mod tests {
         let said: Vec<_> = findings.iter().map(|f| (f.target.as_str(), f.healthy, f.reason.as_str())).collect();
         assert_eq!(said, [("a", true, "Ok"), ("c", false, "Unreachable"), ("d", false, "BackendUnavailable")]);
         assert_eq!(of_findings(&findings, false, "p", "serves".into()).reason, "Degraded");
+    }
+
+    /// The API server refuses a status with more, and the old one stays for ever.
+    #[test]
+    fn targets_fit_their_status_whatever_is_said_of_them() {
+        let good = Finding { target: "t".into(), healthy: true, reason: "Ok".into(), message: String::new() };
+        let held = |n: usize| {
+            (format!("{n}{}", "ä".repeat(600)), Held { reason: "BackendUnavailable", message: "m".repeat(3000) })
+        };
+        let shown = statuses(with_held(vec![good; 255], (0..9).map(held).collect()));
+        assert_eq!(shown.len(), 256);
+        assert!(shown.iter().all(|target| target.name.len() <= 1024 && target.message.len() <= 1024));
     }
 
     #[test]

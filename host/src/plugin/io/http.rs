@@ -17,7 +17,7 @@ pub(in crate::plugin) use self::origin::Origin;
 use self::origin::check_literal;
 use super::address::GuardError;
 use super::fault;
-use crate::model::secret::SecretBytes;
+use crate::model::secret::Known;
 use crate::plugin::bindings::crawl::provider::faults::{Fault, FaultKind};
 use crate::plugin::bindings::crawl::provider::http::{Host, HttpRequest, HttpResponse};
 use crate::plugin::call::CallState;
@@ -75,7 +75,7 @@ async fn exchange(
     origin: &Origin,
     grants: &Grants,
     request: HttpRequest,
-    secrets: &mut Vec<SecretBytes>,
+    secrets: &mut Known,
     sent: &mut bool,
 ) -> Result<HttpResponse, Fault> {
     let method = Method::from_bytes(request.method.as_bytes())

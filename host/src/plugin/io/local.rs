@@ -5,11 +5,10 @@ use std::sync::PoisonError;
 use rand::Rng;
 
 use crate::model::condition::{one_line, truncate};
-use crate::model::secret::scrub;
 use crate::plugin::bindings::crawl::provider::{clock, faults, log, random, types};
 use crate::plugin::call::CallState;
 use crate::plugin::intercept::Noted;
-use crate::plugin::limits::{LOG_BYTES, LOG_RECORDS, RANDOM_BYTES};
+use crate::plugin::limits::{LOG_BYTES, LOG_FIELDS, LOG_RECORDS, RANDOM_BYTES};
 use crate::plugin::log_rate::Record;
 
 impl types::Host for CallState {}
@@ -46,7 +45,7 @@ impl log::Host for CallState {
         }
         self.count("log", "ok");
         let mut text = self.clean(&message, LOG_BYTES);
-        for (name, value) in fields {
+        for (name, value) in fields.into_iter().take(LOG_FIELDS) {
             // Scrubbed before it is quoted: a secret with a quote or a line end in it would pass in its quoted form.
             let value = self.clean(&value, LOG_BYTES);
             text.push_str(&format!(" {}={value:?}", self.clean(&name, LOG_BYTES)));
@@ -71,7 +70,7 @@ impl CallState {
 
     /// Guest text for a log or a status: scrubbed, without control characters, bounded.
     pub(in crate::plugin) fn clean(&self, text: &str, max: usize) -> String {
-        one_line(&scrub(text, &self.secrets), max)
+        one_line(&self.secrets.scrub_beginning(text, 4 * max), max)
     }
 }
 

@@ -4,8 +4,10 @@
 use std::io::Read;
 
 use ruzstd::decoding::StreamingDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
+use crate::plugin::contract::foreign;
 use crate::plugin::limits::FILE_BYTES;
 use crate::plugin::load::LoadError;
 
@@ -61,13 +63,32 @@ pub fn unpack(compressed: bool, parts: &[Vec<u8>]) -> Result<Vec<u8>, LoadError>
     if !compressed {
         return Ok(packed);
     }
-    let broken = |error: String| LoadError::NotZstd(error);
-    let decoder = StreamingDecoder::new(packed.as_slice()).map_err(|e| broken(e.to_string()))?;
-    let mut bytes = Vec::new();
-    // One byte more than is taken tells a file of that size from a larger one, however far it would grow.
-    decoder.take(FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|e| broken(e.to_string()))?;
-    if bytes.len() > FILE_BYTES {
-        return Err(LoadError::TooLarge(bytes.len() as u64));
+    let broken = |error: &dyn std::fmt::Display| LoadError::NotZstd(foreign(&error.to_string()));
+    if packed.is_empty() {
+        return Err(broken(&"it is empty"));
+    }
+    let (mut rest, mut bytes) = (packed.as_slice(), Vec::new());
+    // Some tools compress in pieces, one frame after the other, with frames of their own between them.
+    while !rest.is_empty() {
+        // The window is memory too, as much as a frame asks for.
+        let mut decoder = match StreamingDecoder::new_with_max_window_size(&mut rest, FILE_BYTES as u64) {
+            Ok(decoder) => decoder,
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                rest = rest.get(length as usize..).ok_or_else(|| broken(&"it is cut off"))?;
+                continue;
+            }
+            Err(error) => return Err(broken(&error)),
+        };
+        // One byte more than is taken tells a file of that size from a larger one, however far it would grow.
+        let room = (FILE_BYTES - bytes.len()) as u64 + 1;
+        decoder.by_ref().take(room).read_to_end(&mut bytes).map_err(|e| broken(&e))?;
+        if bytes.len() > FILE_BYTES {
+            return Err(LoadError::TooLarge(bytes.len() as u64));
+        }
+        let (written, found) = (decoder.decoder.get_checksum_from_data(), decoder.decoder.get_calculated_checksum());
+        if written.is_some() && written != found {
+            return Err(broken(&"its checksum is another"));
+        }
     }
     Ok(bytes)
 }
@@ -136,5 +157,32 @@ mod tests {
         assert!(bomb.len() < 1 << 20);
         assert!(matches!(unpack(true, &[bomb]), Err(LoadError::TooLarge(_))));
         assert!(matches!(unpack(true, &[b"nonsense".to_vec()]), Err(LoadError::NotZstd(_))));
+        assert!(matches!(unpack(true, &[]), Err(LoadError::NotZstd(_))));
+        // A frame that asks for a window of 128 MiB before its first block.
+        let window = [&[0x28, 0xb5, 0x2f, 0xfd, 0, 0x88][..], &[0x03, 0, 0x10, 0]].concat();
+        let error = unpack(true, &[window]).unwrap_err().to_string();
+        assert!(error.contains("window"), "{error}");
+    }
+
+    #[test]
+    fn frames_one_after_the_other_are_one_file() {
+        let frame = |bytes: &[u8]| compress_to_vec(bytes, CompressionLevel::Fastest);
+        let skipped = [&0x184D_2A50u32.to_le_bytes()[..], &3u32.to_le_bytes(), b"xyz"].concat();
+        let all = [skipped.clone(), frame(b"one "), skipped, frame(b"two")].concat();
+        assert_eq!(unpack(true, &[all]).unwrap(), b"one two");
+        let cut = [frame(b"one"), 0x184D_2A50u32.to_le_bytes().to_vec(), 9u32.to_le_bytes().to_vec()].concat();
+        assert!(unpack(true, &[cut]).unwrap_err().to_string().contains("cut off"));
+        let half = [frame(b"one"), vec![0x28, 0xb5]].concat();
+        assert!(matches!(unpack(true, &[half]), Err(LoadError::NotZstd(_))));
+        let bombs = [frame(&vec![0; FILE_BYTES / 2 + 1]), frame(&vec![0; FILE_BYTES / 2 + 1])].concat();
+        assert!(matches!(unpack(true, &[bombs]), Err(LoadError::TooLarge(_))));
+    }
+
+    #[test]
+    fn a_frame_with_the_checksum_of_another_is_refused() {
+        let mut frame = compress_to_vec(b"content".as_slice(), CompressionLevel::Fastest);
+        let last = frame.len() - 1;
+        frame[last] ^= 1;
+        assert!(matches!(unpack(true, &[frame]), Err(LoadError::NotZstd(_))));
     }
 }

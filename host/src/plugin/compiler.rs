@@ -1,0 +1,168 @@
+//! The compiler. What compiling takes follows from the size of the code as long as a compiler wrote that. A few kilobytes of
+//! loops within loops take gigabytes and hours: so the operator lets a process of its own do it, which has limits and nothing
+//! to lose.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use wasmtime::{Config, Engine};
+
+use super::contract::{code_bytes, foreign};
+use super::engine::{CodeError, end_in, limit};
+use crate::model::metrics::METRICS;
+
+/// Seconds of CPU for compiling: so many, and as many for each MiB of code. A plugin of some size takes two per MiB.
+const SECONDS: u64 = 10;
+/// The same in seconds of the clock, should it do something else than compute: so many times as many, since a container may have
+/// a part of a CPU.
+const PATIENCE: u64 = 20;
+/// Before the process's answer.
+const GOOD: u8 = b'+';
+const BAD: u8 = b'-';
+
+/// Where compiling is done.
+#[derive(Clone)]
+pub(super) enum Compiler {
+    /// In this process, as those do who answer for the file.
+    Here,
+    /// In a process of its own.
+    Process {
+        /// This program.
+        program: PathBuf,
+        /// Bytes that one compile may need.
+        most: u64,
+    },
+}
+
+/// Bytes that compiling needs at its peak, by the size of the code: measured with guests of 60 KiB to 19 MiB, the upper end.
+pub fn need(code: u64) -> u64 {
+    (16 << 20) + code * 55
+}
+
+/// One set of settings for compiler and engine; code of other settings is refused.
+pub(super) fn config() -> Config {
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        .native_unwind_info(false)
+        .wasm_backtrace_max_frames(std::num::NonZeroUsize::new(20))
+        .wasm_multi_memory(true)
+        .max_wasm_stack(512 << 10)
+        .async_stack_size(2 << 20);
+    config
+}
+
+impl Compiler {
+    /// Compiles a component.
+    ///
+    /// # Errors
+    /// When the compiler refuses it, or takes too much.
+    pub fn compile(&self, digest: &str, component: &[u8]) -> Result<Vec<u8>, CodeError> {
+        let _span = tracing::debug_span!("compile", digest).entered();
+        let started = Instant::now();
+        let code = match self {
+            Self::Here => compile(component).map_err(CodeError::Compile),
+            Self::Process { program, most } => {
+                let code = code_bytes(component);
+                // Twice what its size says, since that is measured and not known.
+                let memory = (need(code) * 2).min(*most);
+                let limits = Limits { memory, seconds: SECONDS * (1 + (code >> 20)) };
+                apart(program, component, limits).unwrap_or_else(|error| {
+                    tracing::warn!(program = %program.display(), %error, "no process can be started for the compiler; it compiles without limits");
+                    compile(component).map_err(CodeError::Compile)
+                })
+            }
+        };
+        METRICS.plugin_compile_seconds.observe(started.elapsed().as_secs_f64());
+        code
+    }
+}
+
+/// In an engine that is thrown away.
+fn compile(component: &[u8]) -> Result<Vec<u8>, String> {
+    let code = Engine::new(&config()).and_then(|engine| engine.precompile_component(component));
+    code.map_err(|e| foreign(&format!("{e:#}")))
+}
+
+/// What the compiler's process may use.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Limits {
+    /// Bytes beyond those that it begins with
+    #[arg(long)]
+    memory: u64,
+    /// Seconds of CPU, not of time: it computes and does nothing else
+    #[arg(long)]
+    seconds: u64,
+}
+
+/// In a process of its own.
+///
+/// # Errors
+/// When it cannot be started.
+fn apart(program: &Path, component: &[u8], limits: Limits) -> io::Result<Result<Vec<u8>, CodeError>> {
+    let mut child = Command::new(program)
+        .args(["plugin", "compile-here"])
+        .args(["--memory", &limits.memory.to_string(), "--seconds", &limits.seconds.to_string()])
+        .env_clear()
+        // What the allocator sets aside in advance would count as used, and could then be used without counting.
+        .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    // It reads all before it writes. One that fell meanwhile is told by its end.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(component));
+    let mut answer = vec![];
+    let read = child.stdout.take().map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut answer));
+    // It sees to its own end, in time.
+    let status = child.wait()?;
+    read?;
+    Ok(match answer.first() {
+        Some(&GOOD) if status.success() => Ok(answer.split_off(1)),
+        Some(&BAD) if status.success() => Err(CodeError::Compile(foreign(&String::from_utf8_lossy(&answer[1..])))),
+        _ if status.signal().is_some() => Err(CodeError::Costly { mib: limits.memory >> 20, seconds: limits.seconds }),
+        _ => Err(CodeError::Compile(format!("the compiler failed: {status}"))),
+    })
+}
+
+/// What that process does: compiles standard input to standard output.
+///
+/// # Errors
+/// When it is not spoken to as [`Compiler`] does.
+pub fn compile_here(limits: Limits) -> io::Result<()> {
+    // The compiler panics where memory is out. To say so would take more of it, while its locks are held.
+    std::panic::set_hook(Box::new(|panic| {
+        if panic.payload_as_str().is_some_and(|text| text.contains("out of memory")) {
+            std::process::abort();
+        }
+    }));
+    end_in(limits.seconds * PATIENCE);
+    limit(libc::RLIMIT_CORE, 0)?;
+    limit(libc::RLIMIT_CPU, limits.seconds)?;
+    limit(libc::RLIMIT_DATA, data_bytes()? + limits.memory)?;
+    // Where memory is scarce all the same, this process goes and not the operator.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+    let mut component = vec![];
+    io::stdin().read_to_end(&mut component)?;
+    let (mark, answer) = match std::panic::catch_unwind(|| compile(&component)) {
+        Ok(Ok(code)) => (GOOD, code),
+        Ok(Err(why)) => (BAD, why.into_bytes()),
+        Err(_) => (BAD, b"the compiler panicked".to_vec()),
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(&[mark])?;
+    out.write_all(&answer)?;
+    out.flush()
+}
+
+/// Bytes that count against `RLIMIT_DATA` already, such as the stacks of threads.
+fn data_bytes() -> io::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.map(|kib| kib << 10).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

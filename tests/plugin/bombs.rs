@@ -1,0 +1,192 @@
+//! Files of a few kilobytes that would take all memory, hours, or the stack: the operator refuses them, and goes on.
+
+use proxy_operator::plugin::compiler::need;
+use proxy_operator::plugin::contract;
+use proxy_operator::plugin::engine::{CodeError, Origin, Runtime};
+use proxy_operator_tests::plugins::{bytes_of, loader};
+use proxy_operator_tests::root;
+use serde_json::{Map, json};
+use wasm_encoder::{
+    Alias, BlockType, CodeSection, Component, ComponentExportKind, ComponentExportSection, ComponentOuterAliasKind,
+    ComponentType, ComponentTypeRef, ComponentTypeSection, ComponentValType, CustomSection, Function, FunctionSection,
+    InstanceType, Module, ModuleSection, PrimitiveValType, TypeBounds, TypeSection, ValType,
+};
+
+use crate::seeds::Core;
+
+/// On the stack of a thread of the runtime. One that overflows ends the whole process.
+fn on_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(2 << 20).spawn_scoped(scope, work);
+        thread.expect("a thread").join().expect("no panic")
+    })
+}
+
+/// A section of type information about this world.
+fn type_information(world: &ComponentType) -> Vec<u8> {
+    let mut outer = ComponentType::new();
+    outer.ty().component(world);
+    outer.export("x:w/w", ComponentTypeRef::Component(0));
+    let (mut types, mut exports) = (ComponentTypeSection::new(), ComponentExportSection::new());
+    types.component(&outer);
+    exports.export("w", ComponentExportKind::Type, 0, None);
+    let encoding = CustomSection { name: "wit-component-encoding".into(), data: (&[4u8, 0][..]).into() };
+    let mut component = Component::new();
+    component.section(&encoding).section(&types).section(&exports);
+    component.finish()
+}
+
+/// Wraps a core module with these sections; the refusal, if any.
+fn wrapped(sections: impl Iterator<Item = Vec<u8>>) -> Option<String> {
+    let mut module = Module::new();
+    for data in sections {
+        module.section(&CustomSection { name: "component-type".into(), data: (&data).into() });
+    }
+    let bytes = module.finish();
+    on_small_stack(|| contract::wrap(&bytes).err().map(|error| error.to_string()))
+}
+
+/// Packages from the first number on, each of which uses the one before.
+fn row_of_packages(first: usize, count: usize) -> Vec<u8> {
+    let mut world = ComponentType::new();
+    let mut before = None;
+    for number in first..first + count {
+        let mut interface = InstanceType::new();
+        match before {
+            None => interface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]),
+            Some(index) => {
+                interface.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 1, index });
+            }
+        }
+        interface.export("t", ComponentTypeRef::Type(TypeBounds::Eq(0)));
+        let ty = world.type_count();
+        world.ty().instance(&interface);
+        // Sorted against their order: what is looked for from the front is at the end.
+        world.import(format!("a:p{:06}/i", 999_999 - number), ComponentTypeRef::Instance(ty));
+        before = Some(world.type_count());
+        let (instance, kind) = (world.instance_count() - 1, ComponentExportKind::Type);
+        world.alias(Alias::InstanceExport { instance, kind, name: "t" });
+    }
+    type_information(&world)
+}
+
+#[test]
+fn a_row_of_packages_that_use_each_other_is_followed_or_refused() {
+    assert_eq!(wrapped([row_of_packages(0, 480)].into_iter()), None);
+    for sections in [1, 10, 300] {
+        let refused = wrapped((0..sections).map(|n| row_of_packages(n * 100_000 / sections, 990 / sections.min(9))));
+        assert!(refused.as_ref().is_some_and(|why| why.contains("over 500 packages")), "{sections}: {refused:?}");
+    }
+}
+
+#[test]
+fn a_long_row_of_names_for_one_type_is_followed_once() {
+    let mut interface = InstanceType::new();
+    interface.ty().defined_type().record([("a", ComponentValType::Primitive(PrimitiveValType::U8))]);
+    for number in 0..40_000 {
+        interface.export(format!("t{number}"), ComponentTypeRef::Type(TypeBounds::Eq(number)));
+    }
+    let mut world = ComponentType::new();
+    world.ty().instance(&interface);
+    world.import("a:p/i", ComponentTypeRef::Instance(0));
+    assert_eq!(wrapped([type_information(&world)].into_iter()), None);
+}
+
+#[test]
+fn components_within_components_are_no_type_information() {
+    for exports in [&["a"][..], &["a", "b"]] {
+        let mut world = ComponentType::new();
+        world.ty().component(&ComponentType::new());
+        for index in 0..18 {
+            let mut inner = ComponentType::new();
+            inner.alias(Alias::Outer { kind: ComponentOuterAliasKind::Type, count: 1, index });
+            for name in exports {
+                inner.export(*name, ComponentTypeRef::Component(0));
+            }
+            world.ty().component(&inner);
+        }
+        world.import("a:p/i", ComponentTypeRef::Component(18));
+        let refused = wrapped([type_information(&world)].into_iter()).expect("it is refused");
+        assert!(refused.contains("is not an instance"), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_schema_that_doubles_with_each_line_is_refused_at_load() {
+    let mut defs = Map::new();
+    for line in 0..18 {
+        let next = json!({"$ref": format!("#/$defs/d{}", line + 1)});
+        defs.insert(format!("d{line}"), json!({"allOf": [next, next]}));
+    }
+    defs.insert("d18".into(), json!({"type": "string"}));
+    let schema = json!({"$defs": defs, "$ref": "#/$defs/d0"}).to_string();
+    let wit = std::fs::read_to_string(root().join("wit/provider.wit")).expect("the contract");
+    for (schema, capabilities, expected) in [
+        (schema.as_str(), 0, "bad answer: config-schema has over 5000 parts"),
+        (&" ".repeat(200_000), 0, "bad answer: config-schema has 200000 bytes"),
+        ("{}", 65, "bad answer: over 64 connections, connection pointers or capabilities"),
+    ] {
+        let core = Core { wit: &wit, name: Some("seed"), import: None, schema, capabilities }.build();
+        let refused = loader().load("seed", core).await.err().expect("it is refused").to_string();
+        assert!(refused.contains(expected) && refused.contains("plugin seed, describe"), "{refused}");
+    }
+}
+
+/// A function of loops within loops, in which each of the locals is used.
+fn loops(locals: u32, loops: u32) -> Vec<u8> {
+    let (mut types, mut functions, mut code) = (TypeSection::new(), FunctionSection::new(), CodeSection::new());
+    types.ty().function([], []);
+    functions.function(0);
+    let mut body = Function::new([(locals, ValType::I64)]);
+    let mut ins = body.instructions();
+    for local in 0..locals {
+        ins.i64_const(local.into()).local_set(local);
+    }
+    for _ in 0..loops {
+        ins.loop_(BlockType::Empty);
+    }
+    for turn in 0..loops {
+        ins.local_get(turn % locals).i64_const(1).i64_add().local_set((turn * 7) % locals);
+        ins.i32_const(0).br_if(0).end();
+    }
+    for local in 0..locals {
+        ins.local_get(local).drop();
+    }
+    ins.end();
+    code.function(&body);
+    let mut module = Module::new();
+    module.section(&types).section(&functions).section(&code);
+    let mut component = Component::new();
+    component.section(&ModuleSection(&module));
+    component.finish()
+}
+
+fn apart() -> Runtime {
+    Runtime::new(None).expect("an engine").with_compiler(root().join("bin/proxy-operator"), u64::MAX)
+}
+
+#[test]
+fn a_compiler_that_takes_too_much_is_stopped_with_the_figures() {
+    // By memory, by memory with little code, and by time.
+    for (locals, depth, over_mib) in [(20_000, 1_000, 56), (1_000, 1_000, 34), (1, 3_000, 36)] {
+        let component = loops(locals, depth);
+        contract::validate(&component).expect("it is sound");
+        let code = contract::code_bytes(&component);
+        assert!(code < 300 << 10 && need(code) < 64 << 20, "{code} bytes");
+        let refused = apart().code("digest", &component).expect_err("it is refused");
+        assert!(matches!(refused, CodeError::Costly { mib, seconds: 10 } if mib == over_mib), "{refused}");
+        assert!(refused.to_string().contains(&format!("over {over_mib} MiB or over 10 s")), "{refused}");
+    }
+}
+
+#[test]
+fn what_is_compiled_apart_is_the_same_and_so_are_refusals() {
+    let echo = contract::check(&bytes_of("echo")).expect("a plugin").component.into_owned();
+    let (_, origin) = apart().code("digest", &echo).expect("it compiles");
+    assert_eq!(origin, Origin::Compiled);
+    let (here, there) = (Runtime::new(None).unwrap().code("digest", b"\0asm"), apart().code("digest", b"\0asm"));
+    let (here, there) = (here.expect_err("no component").to_string(), there.expect_err("no component").to_string());
+    assert_eq!(here, there);
+    let nowhere = Runtime::new(None).unwrap().with_compiler("/nowhere".into(), u64::MAX);
+    assert!(nowhere.code("digest", &echo).is_ok(), "without a process it goes on as before");
+}
