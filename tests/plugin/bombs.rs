@@ -168,7 +168,7 @@ fn apart() -> Runtime {
 #[test]
 fn a_compiler_that_takes_too_much_is_stopped_with_the_figures() {
     // By memory, by memory with little code, and by time.
-    for (locals, depth, over_mib) in [(20_000, 1_000, 56), (1_000, 1_000, 34), (1, 3_000, 36)] {
+    for (locals, depth, over_mib) in [(20_000, 1_000, 88), (1_000, 1_000, 66), (1, 3_000, 68)] {
         let component = loops(locals, depth);
         contract::validate(&component).expect("it is sound");
         let code = contract::code_bytes(&component);

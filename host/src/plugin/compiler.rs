@@ -20,6 +20,8 @@ const SECONDS: u64 = 10;
 /// The same in seconds of the clock, should it do something else than compute: so many times as many, since a container may have
 /// a part of a CPU.
 const PATIENCE: u64 = 20;
+/// Bytes that the allocator takes beyond what it gives out.
+const SET_ASIDE: u64 = 32 << 20;
 /// Before the process's answer.
 const GOOD: u8 = b'+';
 const BAD: u8 = b'-';
@@ -69,7 +71,7 @@ impl Compiler {
             Self::Process { program, most } => {
                 let code = code_bytes(component);
                 // Twice what its size says, since that is measured and not known.
-                let memory = (need(code) * 2).min(*most);
+                let memory = (need(code) * 2).min(*most) + SET_ASIDE;
                 let limits = Limits { memory, seconds: SECONDS * (1 + (code >> 20)) };
                 apart(program, component, limits).unwrap_or_else(|error| {
                     tracing::warn!(program = %program.display(), %error, "no process can be started for the compiler; it compiles without limits");

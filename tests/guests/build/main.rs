@@ -30,9 +30,8 @@ fn main() {
     let teleport = "\n/// What no host has.\ninterface teleport {\n  /// Beams.\n  beam: func() -> string;\n}\n";
     write(&out.join("wit-teleport"), &(imported + teleport));
 
-    let folder = fs::canonicalize(TEMPLATE).expect("the template").display().to_string();
-    let template = fs::read_to_string(format!("{TEMPLATE}/lib.rs")).expect("the template");
-    fs::write(out.join("rulebreaker.rs"), rules::derive(&template, &folder)).expect("the derived provider");
+    let read = |file: &str| fs::read_to_string(format!("{TEMPLATE}/{file}")).expect("the template");
+    fs::write(out.join("rulebreaker.rs"), rules::derive(&read("lib.rs"), read)).expect("the derived provider");
 }
 
 fn replace(wit: &str, from: &str, to: &str) -> String {
