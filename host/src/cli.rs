@@ -1,7 +1,9 @@
 //! The command line: wires everything, decides nothing.
 
 mod abandoned;
+mod apply;
 mod client;
+mod delete;
 mod demo;
 mod describe;
 mod fleet;
@@ -13,13 +15,17 @@ mod plugin_args;
 mod run;
 mod selector;
 mod serve;
+mod tables;
 mod token;
 mod wait;
-mod whole_file;
 
+use std::path::Path;
+
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 use crate::rest::local::SetLog;
+use crate::store::whole_file;
 
 /// Keeps fleets of forward proxies alive for web crawlers. Backends are WebAssembly components.
 #[derive(Parser)]
@@ -60,8 +66,10 @@ enum Command {
     Wait(wait::WaitArgs),
     /// Show what happened to a standalone operator's objects
     Events(objects::EventsArgs),
-    /// Delete an object of a standalone operator
-    Delete(objects::DeleteArgs),
+    /// Create or change objects of a standalone operator, in its manifest folder
+    Apply(apply::ApplyArgs),
+    /// Delete objects of a standalone operator, and their manifests
+    Delete(delete::DeleteArgs),
     /// Make manifests of a list of proxies that exist already
     Import(import::ImportArgs),
     /// Instances that were given up
@@ -121,7 +129,8 @@ async fn dispatch(command: Command, set_log: SetLog) -> anyhow::Result<u8> {
         Command::Describe(args) => describe::describe(args).await.map(|()| 0),
         Command::Wait(args) => wait::wait(args).await.map(|()| 0),
         Command::Events(args) => objects::events(args).await.map(|()| 0),
-        Command::Delete(args) => objects::delete(args).await.map(|()| 0),
+        Command::Apply(args) => apply::apply(args).await.map(|()| 0),
+        Command::Delete(args) => delete::delete(args).await.map(|()| 0),
         Command::Import(args) => import::import(args).map(|()| 0),
         Command::Abandoned(command) => abandoned::run(command).await.map(|()| 0),
         Command::Log(args) => objects::log(args).await.map(|()| 0),
@@ -129,6 +138,11 @@ async fn dispatch(command: Command, set_log: SetLog) -> anyhow::Result<u8> {
         Command::Judge(args) => serve::judge(args).await.map(|()| 0),
         Command::SandboxCloud(args) => serve::sandbox_cloud(args).await.map(|()| 0),
     }
+}
+
+/// Writes a file whole or not at all.
+fn write_whole(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
+    whole_file::write(path, mode, text).with_context(|| path.display().to_string())
 }
 
 /// Ends on SIGTERM or Ctrl-C.

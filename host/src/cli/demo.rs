@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Fleet, Place, Settings};
-use super::objects::proxy_table;
 use super::plugin_args::PluginArgs;
-use super::whole_file::write;
+use super::tables::proxy_table;
+use super::write_whole;
 use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
 use crate::model::naming::ProxyKey;
@@ -97,8 +97,8 @@ async fn show(
     head("The operator, with one provider");
     let NewToken { token, manifest } =
         mint("demo", "default", &[Scope::Read, Scope::Allocate], &["default".into()], None);
-    write(&manifests.join("secrets.yaml"), 0o600, &format!("{}---\n{manifest}", cloud_secret(&cloud_token)))?;
-    write(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
+    write_whole(&manifests.join("secrets.yaml"), 0o600, &format!("{}---\n{manifest}", cloud_secret(&cloud_token)))?;
+    write_whole(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
     let fleet = Fleet::start(Settings {
         place: Place::Standalone { manifests: manifests.clone() },
         secret_files: vec![],
@@ -132,7 +132,7 @@ async fn show(
 
     head("Three proxies");
     for name in NAMES {
-        write(&manifests.join(format!("{name}.yaml")), 0o644, &proxy(name))?;
+        write_whole(&manifests.join(format!("{name}.yaml")), 0o644, &proxy(name))?;
     }
     say(&format!("written to {}, as one would `kubectl apply` them:", manifests.display()));
     print!("{}", indent(&proxy(NAMES[0])));
@@ -156,7 +156,7 @@ async fn show(
         (ready.count() == NAMES.len()).then_some(proxies)
     })
     .await?;
-    print!("{}", indent(&proxy_table(&proxies).to_string()));
+    print!("{}", indent(&proxy_table(&proxies, false).to_string()));
     say(&format!(
         "{} proxies are ready after {:.1} s: made, running, and probed through to the judge",
         proxies.len(),
@@ -207,7 +207,7 @@ async fn show(
 /// Prints three commands to go on with.
 fn stay(fleet: &Fleet, dir: &Path, manifests: &Path, token: &str) -> anyhow::Result<()> {
     let sample = dir.join("more.yaml");
-    write(&sample, 0o644, &["tokyo", "lima"].map(proxy).join("---\n"))?;
+    write_whole(&sample, 0o644, &["tokyo", "lima"].map(proxy).join("---\n"))?;
     let program = std::env::current_exe()?;
     head("It stays up. Three commands to paste into another terminal:");
     println!("  cp {} {}/", sample.display(), manifests.display());

@@ -4,7 +4,8 @@ use clap::Args;
 use serde_json::Value;
 
 use super::client::read;
-use super::objects::{Chosen, Kind, event_table, is_about, not_found, object, table, word};
+use super::objects::{Chosen, Kind, is_about, not_found, object};
+use super::tables::{event_table, table, word};
 use crate::model::condition::Condition;
 use crate::store::Event;
 
@@ -51,7 +52,7 @@ fn text(object: &Value, kind: Kind, events: &[Event]) -> anyhow::Result<String> 
             line("Exit IP", object.pointer("/status/exitIP"));
             line("Rebuilds", object.pointer("/status/rebuilds"));
         }
-        Kind::Providers | Kind::Events => line("Proxies", object.pointer("/status/proxies")),
+        Kind::Providers | Kind::Events | Kind::Secrets => line("Proxies", object.pointer("/status/proxies")),
     }
     for (head, pointer) in [
         ("Spec", "/spec"),

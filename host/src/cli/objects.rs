@@ -1,9 +1,7 @@
 //! `get`, `delete` and their kin: objects of a standalone operator, over the socket in its data folder.
 
-use std::collections::BTreeMap;
-
 use clap::Args;
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::Table;
 use kube::ResourceExt;
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
@@ -12,7 +10,7 @@ use serde_json::Value;
 
 use super::client::{Failure, Target, ask, expect, read, tell};
 use super::selector::Selector;
-use crate::model::condition::{Condition, Status, find};
+use super::tables::{event_table, provider_table, proxy_table};
 use crate::model::provider::Provider;
 use crate::model::proxy::Proxy;
 use crate::store::{Event, Regarding};
@@ -23,6 +21,8 @@ pub(super) enum Kind {
     Proxies,
     Providers,
     Events,
+    /// They are deleted, and never shown.
+    Secrets,
 }
 
 impl Kind {
@@ -31,6 +31,7 @@ impl Kind {
             "proxies" | "proxy" | "px" => Self::Proxies,
             "providers" | "provider" | "pxp" => Self::Providers,
             "events" | "event" => Self::Events,
+            "secrets" | "secret" => Self::Secrets,
             other => {
                 let why = format!("there is no kind {other:?}: use proxies (px), providers (pxp) or events");
                 return Err(Failure::Usage(why).into());
@@ -43,6 +44,7 @@ impl Kind {
             Self::Proxies => "proxies",
             Self::Providers => "providers",
             Self::Events => "events",
+            Self::Secrets => "secrets",
         }
     }
 
@@ -51,6 +53,7 @@ impl Kind {
             Self::Proxies => "proxy",
             Self::Providers => "provider",
             Self::Events => "event",
+            Self::Secrets => "secret",
         }
     }
 }
@@ -63,7 +66,7 @@ pub(super) struct Named {
 }
 
 /// Reads `KIND NAME…` or `KIND/NAME…`.
-fn named(words: &[String]) -> anyhow::Result<Vec<Named>> {
+pub(super) fn named(words: &[String]) -> anyhow::Result<Vec<Named>> {
     let one = |kind, name: &str| Named { kind, name: name.to_owned() };
     let with_slash = words.iter().filter(|word| word.contains('/')).count();
     let named = if with_slash == 0 {
@@ -126,17 +129,21 @@ impl Chosen {
     pub fn names(&self, what: &str) -> anyhow::Result<Vec<Named>> {
         let names = named(&self.what)?;
         if names.is_empty() {
-            return Err(Failure::Usage(format!("name what is {what}: KIND NAME… or KIND/NAME…")).into());
+            return Err(nothing_named(what));
         }
+        no_secrets(&names)?;
         Ok(names)
     }
 }
 
-/// Delete an object
-#[derive(Args)]
-pub(super) struct DeleteArgs {
-    #[command(flatten)]
-    chosen: Chosen,
+/// `what` is done with what should have been named.
+pub(super) fn nothing_named(what: &str) -> anyhow::Error {
+    Failure::Usage(format!("name what is {what}: KIND NAME… or KIND/NAME…")).into()
+}
+
+fn no_secrets(names: &[Named]) -> anyhow::Result<()> {
+    let secret = names.iter().any(|one| one.kind == Kind::Secrets);
+    if secret { Err(Failure::Usage("Secrets are never shown".into()).into()) } else { Ok(()) }
 }
 
 /// Show what happened
@@ -185,8 +192,9 @@ pub(super) async fn get(args: GetArgs) -> anyhow::Result<()> {
         return Err(Failure::Usage("objects of one kind at a time".into()).into());
     }
     match kind {
-        Kind::Proxies => show::<Proxy>(&args, &names, kind, proxies_as).await,
-        Kind::Providers => show::<Provider>(&args, &names, kind, providers_as).await,
+        Kind::Proxies => show::<Proxy>(&args, &names, kind, proxy_table).await,
+        Kind::Providers => show::<Provider>(&args, &names, kind, provider_table).await,
+        Kind::Secrets => Err(Failure::Usage("Secrets are never shown".into()).into()),
         Kind::Events => {
             let events: Vec<Event> = read(&args.target.data, "events").await?;
             match args.output.as_str() {
@@ -199,14 +207,6 @@ pub(super) async fn get(args: GetArgs) -> anyhow::Result<()> {
             }
         }
     }
-}
-
-fn proxies_as(proxies: &[Proxy], wide: bool) -> Table {
-    if wide { wide_proxy_table(proxies) } else { proxy_table(proxies) }
-}
-
-fn providers_as(providers: &[Provider], _: bool) -> Table {
-    provider_table(providers)
 }
 
 async fn show<T: ResourceExt + Serialize + DeserializeOwned>(
@@ -251,23 +251,6 @@ fn document(format: &str, value: &impl Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
-pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
-    let args = args.chosen;
-    for one in args.names("to be deleted")? {
-        let path = match one.kind {
-            Kind::Proxies => format!("proxies/{}/{}", args.namespace, one.name),
-            _ => format!("{}/{}", one.kind.plural(), one.name),
-        };
-        let (status, answer) = ask(&args.target.data, Method::DELETE, &path).await?;
-        if status == StatusCode::NOT_FOUND {
-            return Err(not_found(&one, &args.namespace));
-        }
-        expect(status, StatusCode::ACCEPTED, &answer)?;
-        println!("{} {:?} is being deleted", one.kind.singular(), one.name);
-    }
-    Ok(())
-}
-
 pub(super) async fn events(args: EventsArgs) -> anyhow::Result<()> {
     let mut events: Vec<Event> = read(&args.target.data, "events").await?;
     if let Some(of) = args.of {
@@ -292,106 +275,14 @@ pub(super) fn is_about(event: &Event, object: &Named, namespace: &str) -> bool {
 
 /// One object, whole.
 pub(super) async fn object(target: &Target, one: &Named, namespace: &str) -> anyhow::Result<Option<Value>> {
-    let all: Vec<Value> = read(&target.data, one.kind.plural()).await?;
-    let at = |object: &Value, pointer| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    Ok(all.into_iter().find(|object| {
-        at(object, "/metadata/name").as_deref() == Some(&one.name)
-            && at(object, "/metadata/namespace").is_none_or(|of| of == namespace)
-    }))
-}
-
-/// The columns that `kubectl get proxies` shows.
-pub(super) fn proxy_table(proxies: &[Proxy]) -> Table {
-    let mut table = table(&["NAMESPACE", "NAME", "READY", "PROVIDER", "ADDRESS", "REASON"]);
-    for proxy in proxies {
-        let status = proxy.status.clone().unwrap_or_default();
-        let (ready, reason) = ready(&status.conditions);
-        let address = status.address.unwrap_or_default();
-        table.add_row([
-            proxy.namespace().unwrap_or_default(),
-            proxy.name_any(),
-            ready,
-            proxy.spec.provider.clone(),
-            address,
-            reason,
-        ]);
+    let path = match one.kind {
+        Kind::Proxies => format!("proxies/{namespace}/{}", one.name),
+        kind => format!("{}/{}", kind.plural(), one.name),
+    };
+    let (status, answer) = ask(&target.data, Method::GET, &path).await?;
+    if status == StatusCode::NOT_FOUND {
+        return Ok(None);
     }
-    table
-}
-
-fn wide_proxy_table(proxies: &[Proxy]) -> Table {
-    let header = ["NAMESPACE", "NAME", "READY", "PROVIDER", "LOCATION", "ADDRESS", "EXIT-IP", "REASON", "LABELS"];
-    let mut table = table(&header);
-    for proxy in proxies {
-        let status = proxy.status.clone().unwrap_or_default();
-        let (ready, reason) = ready(&status.conditions);
-        table.add_row([
-            proxy.namespace().unwrap_or_default(),
-            proxy.name_any(),
-            ready,
-            proxy.spec.provider.clone(),
-            proxy.spec.location.clone().unwrap_or_default(),
-            status.address.unwrap_or_default(),
-            status.exit_ip.unwrap_or_default(),
-            reason,
-            label_list(proxy.labels()),
-        ]);
-    }
-    table
-}
-
-fn label_list(labels: &BTreeMap<String, String>) -> String {
-    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
-}
-
-fn provider_table(providers: &[Provider]) -> Table {
-    let mut table = table(&["NAME", "READY", "PLUGIN", "VERSION", "REASON", "PROXIES"]);
-    for provider in providers {
-        let status = provider.status.clone().unwrap_or_default();
-        let (ready, reason) = ready(&status.conditions);
-        let version = status.plugin.map(|p| p.version).unwrap_or_default();
-        table.add_row([
-            provider.name_any(),
-            ready,
-            provider.spec.plugin.name.clone(),
-            version,
-            reason,
-            status.proxies.to_string(),
-        ]);
-    }
-    table
-}
-
-pub(super) fn event_table(events: &[Event]) -> Table {
-    let mut table = table(&["TYPE", "REASON", "OBJECT", "MESSAGE"]);
-    for event in events {
-        table.add_row([
-            format!("{:?}", event.severity),
-            event.reason.clone(),
-            event.regarding.to_string(),
-            event.message.clone(),
-        ]);
-    }
-    table
-}
-
-fn ready(conditions: &[Condition]) -> (String, String) {
-    match find(conditions, "Ready") {
-        Some(ready) => (word(ready.status).to_owned(), ready.reason.clone()),
-        None => ("Unknown".to_owned(), String::new()),
-    }
-}
-
-pub(super) fn word(status: Status) -> &'static str {
-    match status {
-        Status::True => "True",
-        Status::False => "False",
-        Status::Unknown => "Unknown",
-    }
-}
-
-pub(super) fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
-    table
+    expect(status, StatusCode::OK, &answer)?;
+    Ok(Some(answer))
 }
