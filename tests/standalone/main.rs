@@ -1,4 +1,6 @@
 //! The command line against a standalone operator, with the real binary.
 
+mod applying;
 mod commands;
 mod import;
+mod kit;

@@ -181,8 +181,11 @@ pub(super) fn is_in(object: &impl ResourceExt, namespace: &str) -> bool {
 pub(super) fn not_found(named: &Named, namespace: &str) -> anyhow::Error {
     let Named { kind, name } = named;
     let place = if *kind == Kind::Proxies { format!(" in namespace {namespace}") } else { String::new() };
-    let list = kind.plural();
-    anyhow::anyhow!("there is no {} {name:?}{place}; `proxy-operator get {list}` lists them", kind.singular())
+    let lists = match kind {
+        Kind::Secrets => String::new(),
+        kind => format!("; `proxy-operator get {}` lists them", kind.plural()),
+    };
+    anyhow::anyhow!("there is no {} {name:?}{place}{lists}", kind.singular())
 }
 
 pub(super) async fn get(args: GetArgs) -> anyhow::Result<()> {
