@@ -4,3 +4,6 @@ mod applying;
 mod commands;
 mod import;
 mod kit;
+mod looking;
+mod settings;
+mod watching;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::fleet::socket;
 
 /// No request of a command takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const COMMAND_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where the operator is.
@@ -30,8 +30,8 @@ pub(super) enum Failure {
     Usage(String),
     /// It did not come true in time.
     Timeout(String),
-    /// Nobody answers at this socket.
-    Unreachable(PathBuf),
+    /// Nobody answers there.
+    Unreachable(String),
 }
 
 impl Failure {
@@ -47,10 +47,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(why) | Self::Timeout(why) => f.write_str(why),
-            Self::Unreachable(socket) => {
-                write!(f, "no operator answers at {}: is it running with this --data folder?", socket.display())
-            }
+            Self::Usage(why) | Self::Timeout(why) | Self::Unreachable(why) => f.write_str(why),
         }
     }
 }
@@ -102,7 +99,12 @@ async fn tell_within(
         .send()
         .await;
     let answer = sent.map_err(|error| {
-        if error.is_connect() { Failure::Unreachable(socket.clone()).into() } else { anyhow::Error::from(error) }
+        if error.is_connect() {
+            let at = socket.display();
+            Failure::Unreachable(format!("no operator answers at {at}: is it running with this --data folder?")).into()
+        } else {
+            anyhow::Error::from(error)
+        }
     })?;
     let status = answer.status();
     let body = answer.bytes().await?;

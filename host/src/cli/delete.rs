@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use super::apply;
 use super::client::{Failure, Target, command, read};
-use super::objects::{Kind, Named, named, not_found, nothing_named, object};
+use super::named::{Kind, Named, named, not_found, nothing_named};
+use super::objects::object;
 use crate::model::manifest::references;
 use crate::model::naming::{self, ObjectRef};
 use crate::model::span::Span;

@@ -14,14 +14,15 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Fleet, Place, Settings};
+use super::named::Kind;
 use super::plugin_args::PluginArgs;
-use super::tables::proxy_table;
+use super::tables::object_table;
 use super::write_whole;
 use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
 use crate::model::naming::ProxyKey;
 use crate::rest::auth::{NewToken, Scope, mint};
-use crate::rest::local::SetLog;
+use crate::rest::local::Logging;
 use crate::sandbox_cloud;
 
 /// No step of the demo takes longer on a machine that works.
@@ -44,12 +45,12 @@ pub(super) struct DemoArgs {
     dir: Option<PathBuf>,
 }
 
-pub(super) async fn demo(args: DemoArgs, set_log: SetLog) -> anyhow::Result<()> {
+pub(super) async fn demo(args: DemoArgs, logging: Logging) -> anyhow::Result<()> {
     let dir =
         args.dir.unwrap_or_else(|| std::env::temp_dir().join(format!("proxy-operator-demo-{}", std::process::id())));
     let stop = CancellationToken::new();
     let outcome = {
-        let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, set_log, &stop));
+        let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, logging, &stop));
         tokio::select! {
             outcome = &mut story => outcome,
             () = super::told_to_stop() => {
@@ -71,7 +72,7 @@ async fn show(
     dir: &Path,
     plugin_dir: Option<PathBuf>,
     once: bool,
-    set_log: SetLog,
+    logging: Logging,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let plugin_dir = match plugin_dir {
@@ -112,7 +113,7 @@ async fn show(
         judge_url: None,
         gc_grace: Duration::from_secs(120),
         gc_dry_run: false,
-        set_log,
+        logging,
     })
     .await?;
     wait("the provider", || {
@@ -156,7 +157,8 @@ async fn show(
         (ready.count() == NAMES.len()).then_some(proxies)
     })
     .await?;
-    print!("{}", indent(&proxy_table(&proxies, false).to_string()));
+    let shown = proxies.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    print!("{}", indent(&object_table(Kind::Proxies, &shown, false).to_string()));
     say(&format!(
         "{} proxies are ready after {:.1} s: made, running, and probed through to the judge",
         proxies.len(),

@@ -3,8 +3,9 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::client::read;
-use super::objects::{Chosen, Kind, is_about, not_found, object};
+use super::client::{Target, read};
+use super::named::{Kind, not_found};
+use super::objects::{Chosen, is_about, object};
 use super::tables::{event_table, table, word};
 use crate::model::condition::Condition;
 use crate::store::Event;
@@ -13,7 +14,7 @@ use crate::store::Event;
 #[derive(Args)]
 pub(super) struct DescribeArgs {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: Chosen<Target>,
 }
 
 pub(super) async fn describe(args: DescribeArgs) -> anyhow::Result<()> {

@@ -1,78 +1,71 @@
-//! What is shown as tables.
-
-use std::collections::BTreeMap;
+//! What is shown as tables. Objects come as JSON, from the socket or from REST.
 
 use comfy_table::{ContentArrangement, Table, presets};
-use kube::ResourceExt;
+use serde_json::Value;
 
-use crate::model::condition::{Condition, Status, find};
-use crate::model::provider::Provider;
-use crate::model::proxy::Proxy;
+use super::named::Kind;
+use crate::model::condition::Status;
 use crate::store::Event;
 
-/// The columns that `kubectl get proxies` shows.
-pub(super) fn proxy_table(proxies: &[Proxy], wide: bool) -> Table {
-    if wide {
-        return wide_proxy_table(proxies);
+const PROXIES: [&str; 6] = ["NAMESPACE", "NAME", "READY", "PROVIDER", "ADDRESS", "REASON"];
+const WIDE_PROXIES: [&str; 9] =
+    ["NAMESPACE", "NAME", "READY", "PROVIDER", "LOCATION", "ADDRESS", "EXIT-IP", "REASON", "LABELS"];
+const PROVIDERS: [&str; 6] = ["NAME", "READY", "PLUGIN", "VERSION", "REASON", "PROXIES"];
+
+/// The columns of a kind: those that `kubectl get` shows.
+pub(super) fn header(kind: Kind, wide: bool) -> &'static [&'static str] {
+    match kind {
+        Kind::Proxies if wide => &WIDE_PROXIES,
+        Kind::Proxies => &PROXIES,
+        _ => &PROVIDERS,
     }
-    let mut table = table(&["NAMESPACE", "NAME", "READY", "PROVIDER", "ADDRESS", "REASON"]);
-    for proxy in proxies {
-        let status = proxy.status.clone().unwrap_or_default();
-        let (ready, reason) = ready(&status.conditions);
-        let address = status.address.unwrap_or_default();
-        table.add_row([
-            proxy.namespace().unwrap_or_default(),
-            proxy.name_any(),
-            ready,
-            proxy.spec.provider.clone(),
-            address,
-            reason,
-        ]);
+}
+
+/// The cells of an object.
+pub(super) fn row(kind: Kind, object: &Value, wide: bool) -> Vec<String> {
+    let at = |pointer: &str| text(object, pointer);
+    let (ready, reason) = ready(object);
+    let (namespace, name) = (at("/metadata/namespace"), at("/metadata/name"));
+    let (provider, address) = (at("/spec/provider"), at("/status/address"));
+    match kind {
+        Kind::Proxies if wide => {
+            let (location, exit) = (at("/spec/location"), at("/status/exitIP"));
+            vec![namespace, name, ready, provider, location, address, exit, reason, labels(object)]
+        }
+        Kind::Proxies => vec![namespace, name, ready, provider, address, reason],
+        _ => {
+            let proxies = object.pointer("/status/proxies").and_then(Value::as_u64).unwrap_or(0);
+            let (plugin, version) = (at("/spec/plugin/name"), at("/status/plugin/version"));
+            vec![name, ready, plugin, version, reason, proxies.to_string()]
+        }
     }
+}
+
+/// A table of objects.
+pub(super) fn object_table(kind: Kind, objects: &[Value], wide: bool) -> Table {
+    let mut table = table(header(kind, wide));
+    table.add_rows(objects.iter().map(|object| row(kind, object, wide)));
     table
 }
 
-fn wide_proxy_table(proxies: &[Proxy]) -> Table {
-    let header = ["NAMESPACE", "NAME", "READY", "PROVIDER", "LOCATION", "ADDRESS", "EXIT-IP", "REASON", "LABELS"];
-    let mut table = table(&header);
-    for proxy in proxies {
-        let status = proxy.status.clone().unwrap_or_default();
-        let (ready, reason) = ready(&status.conditions);
-        table.add_row([
-            proxy.namespace().unwrap_or_default(),
-            proxy.name_any(),
-            ready,
-            proxy.spec.provider.clone(),
-            proxy.spec.location.clone().unwrap_or_default(),
-            status.address.unwrap_or_default(),
-            status.exit_ip.unwrap_or_default(),
-            reason,
-            label_list(proxy.labels()),
-        ]);
-    }
-    table
+/// A field's text; none is empty.
+pub(super) fn text(object: &Value, pointer: &str) -> String {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-fn label_list(labels: &BTreeMap<String, String>) -> String {
-    labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
+/// Status and reason of the condition Ready.
+pub(super) fn ready(object: &Value) -> (String, String) {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    match conditions.into_iter().flatten().find(|one| one["type"] == "Ready") {
+        Some(ready) => (text(ready, "/status"), text(ready, "/reason")),
+        None => ("Unknown".to_owned(), String::new()),
+    }
 }
 
-pub(super) fn provider_table(providers: &[Provider], _wide: bool) -> Table {
-    let mut table = table(&["NAME", "READY", "PLUGIN", "VERSION", "REASON", "PROXIES"]);
-    for provider in providers {
-        let status = provider.status.clone().unwrap_or_default();
-        let (ready, reason) = ready(&status.conditions);
-        let version = status.plugin.map(|p| p.version).unwrap_or_default();
-        table.add_row([
-            provider.name_any(),
-            ready,
-            provider.spec.plugin.name.clone(),
-            version,
-            reason,
-            status.proxies.to_string(),
-        ]);
-    }
-    table
+fn labels(object: &Value) -> String {
+    let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+    let pair = |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
+    labels.into_iter().flatten().map(pair).collect::<Vec<_>>().join(",")
 }
 
 pub(super) fn event_table(events: &[Event]) -> Table {
@@ -88,13 +81,6 @@ pub(super) fn event_table(events: &[Event]) -> Table {
     table
 }
 
-fn ready(conditions: &[Condition]) -> (String, String) {
-    match find(conditions, "Ready") {
-        Some(ready) => (word(ready.status).to_owned(), ready.reason.clone()),
-        None => ("Unknown".to_owned(), String::new()),
-    }
-}
-
 pub(super) fn word(status: Status) -> &'static str {
     match status {
         Status::True => "True",
@@ -107,4 +93,25 @@ pub(super) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     table
+}
+
+/// Seconds as kubectl writes ages.
+pub(super) fn age(seconds: i64) -> String {
+    match seconds.max(0) {
+        s if s < 120 => format!("{s}s"),
+        s if s < 7200 => format!("{}m", s / 60),
+        s if s < 172_800 => format!("{}h", s / 3600),
+        s => format!("{}d", s / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_as_short_as_kubectls() {
+        let shown: Vec<_> = [-5, 0, 119, 120, 7199, 7200, 172_800].map(age).into();
+        assert_eq!(shown, ["0s", "0s", "119s", "2m", "119m", "2h", "2d"]);
+    }
 }

@@ -1,6 +1,10 @@
 //! The commands' own door: whole objects over a socket in the data folder, which only the operator's user can open.
 
-use std::sync::Arc;
+mod checks;
+mod leases;
+mod logs;
+
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
@@ -9,7 +13,13 @@ use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
+pub use self::checks::Checked;
+pub use self::leases::ShownLease;
+pub use self::logs::{LogLine, LogLines, LogPart};
 use super::problem::Problem;
+use crate::control::provider::Providers;
+use crate::lease::allocator::Allocator;
+use crate::model::clock::Clock;
 use crate::model::naming::{ObjectRef, ProxyKey};
 use crate::store::{Store, StoreError};
 
@@ -19,8 +29,31 @@ const APPLIED_BYTES: usize = 64 << 20;
 /// Changes what is logged, or says why not.
 pub type SetLog = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// Routes over objects, and to what is logged.
-pub fn routes(store: Arc<dyn Store>, set_log: SetLog) -> Router {
+/// What is logged.
+#[derive(Clone)]
+pub struct Logging {
+    /// Changes it.
+    pub set: SetLog,
+    /// The last of it.
+    pub lines: Arc<LogLines>,
+}
+
+/// What only an operator has that leads.
+pub struct Leading {
+    /// Lends.
+    pub allocator: Arc<Allocator>,
+    /// Calls the plugins.
+    pub providers: Arc<Providers>,
+}
+
+/// Routes over objects and leases, and to what is logged.
+pub fn routes(
+    store: Arc<dyn Store>,
+    logging: Logging,
+    leading: Arc<OnceLock<Leading>>,
+    clock: Arc<dyn Clock>,
+) -> Router {
+    let Logging { set: set_log, lines } = logging;
     let log = put(move |filter: String| async move {
         set_log(filter.trim()).map_err(|why| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", why))?;
         tracing::info!(filter = filter.trim(), "what is logged was changed");
@@ -37,7 +70,10 @@ pub fn routes(store: Arc<dyn Store>, set_log: SetLog) -> Router {
         .route("/apply", post(apply).layer(DefaultBodyLimit::max(APPLIED_BYTES)))
         .route("/delete", post(delete_all).layer(DefaultBodyLimit::max(APPLIED_BYTES)))
         .route("/events", get(events))
-        .with_state(store)
+        .with_state(store.clone())
+        .merge(logs::routes(lines))
+        .merge(leases::routes(leading.clone(), clock))
+        .merge(checks::routes(store, leading))
 }
 
 async fn events(State(store): State<Arc<dyn Store>>) -> Response {
