@@ -124,7 +124,25 @@ fn shells_complete_every_command_and_each_has_a_page() {
 
 #[test]
 fn every_command_has_its_help_and_most_an_example() {
-    for command in ["get", "apply", "delete", "leases", "logs", "top", "doctor", "run", "completion", "man", "import"] {
+    for command in [
+        "get",
+        "apply",
+        "delete",
+        "leases",
+        "logs",
+        "top",
+        "doctor",
+        "run",
+        "completion",
+        "man",
+        "import",
+        "wait",
+        "describe",
+        "events",
+        "log",
+        "demo",
+        "top",
+    ] {
         let (help, _) = ends(0, &[command, "--help"]);
         assert!(help.contains("Example") && help.contains("proxy-operator "), "{command}:\n{help}");
         assert!(!help.contains('\x1b'), "no colours but on a terminal");

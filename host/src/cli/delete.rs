@@ -49,7 +49,7 @@ pub(super) struct DeleteArgs {
 }
 
 pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
-    let objects = if args.files.is_empty() { args.named()? } else { args.from_files()? };
+    let objects = if args.files.is_empty() { args.named()? } else { args.of_files()? };
     let until = Instant::now() + args.timeout.duration();
     let (secrets, others): (Vec<_>, Vec<_>) = objects.into_iter().partition(|one| one.kind == naming::Kind::Secret);
     let mut errors = Vec::new();
@@ -104,7 +104,7 @@ impl DeleteArgs {
         Ok(names.iter().map(reference).collect())
     }
 
-    fn from_files(&self) -> anyhow::Result<Vec<ObjectRef>> {
+    fn of_files(&self) -> anyhow::Result<Vec<ObjectRef>> {
         let mut objects = Vec::new();
         for (name, text) in apply::read(&self.files)? {
             objects.extend(references(&text).map_err(|e| anyhow::anyhow!("{name}: {e}"))?);

@@ -33,6 +33,7 @@ const NAMES: [&str; 3] = ["berlin", "lisbon", "oslo"];
 
 /// Show the main job on this machine
 #[derive(Args)]
+#[command(after_help = "Examples:\n  proxy-operator demo\n  proxy-operator demo --once")]
 pub(super) struct DemoArgs {
     /// Tidy up and end, instead of staying up
     #[arg(long)]

@@ -12,6 +12,7 @@ use crate::store::Event;
 
 /// Show an object
 #[derive(Args)]
+#[command(after_help = "Example:\n  proxy-operator describe px/berlin pxp/demo")]
 pub(super) struct DescribeArgs {
     #[command(flatten)]
     chosen: Chosen<Target>,

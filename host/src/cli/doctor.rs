@@ -1,7 +1,10 @@
-//! `doctor`: looks at a running operator and its folders, and says what to do.
+//! `doctor`: looks at a running operator and its folders, or at a cluster, and says what to do.
+
+mod cluster;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 
 use clap::Args;
 use reqwest::{Method, StatusCode};
@@ -14,15 +17,26 @@ use crate::store::{Event, Regarding};
 
 /// Proxies that are named one by one.
 const NAMED: usize = 5;
+/// Reasons that somebody wants, or that pass by themselves.
+const PASSING: [&str; 6] = ["", "Paused", "Creating", "NotAsked", "ProbePending", "ProviderPending"];
+/// What each reason means, and what to do about it.
+const REASONS: &str = include_str!("../../../docs/conditions.md");
 
 /// Find what is wrong, and what to do about it
 #[derive(Args)]
 #[command(
-    after_help = "It looks at the data folder, the socket, the manifests, every Provider (whose backends are asked anew) and the Proxies.\nThe exit status is 1 when something is wrong.\n\nExamples:\n  proxy-operator doctor --data /var/lib/proxy-operator\n  kubectl -n proxy-operator exec deploy/proxy-operator -- proxy-operator doctor --data /data"
+    after_help = "On a machine it looks at the data folder, the socket, the manifests, every Provider (whose backends are asked anew) and the\nProxies; in a cluster at the API server, the CRDs, the leader, the Providers and the Proxies. The exit status is 1 when\nsomething is wrong.\n\nExamples:\n  proxy-operator doctor --data /var/lib/proxy-operator\n  proxy-operator doctor --kubeconfig ~/.kube/config"
 )]
 pub(super) struct DoctorArgs {
-    #[command(flatten)]
-    target: Target,
+    /// Data folder of the operator
+    #[arg(long, env = "PROXY_OPERATOR_DATA", value_name = "DIR", required_unless_present = "kubeconfig")]
+    data: Option<PathBuf>,
+    /// Looks at this cluster
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The operator's namespace there
+    #[arg(long, env = "PROXY_OPERATOR_NAMESPACE", value_name = "NAME", default_value = "proxy-operator")]
+    namespace: String,
 }
 
 /// What was found, line by line.
@@ -36,19 +50,48 @@ impl Report {
         println!("ok     {what}");
     }
 
+    fn note(&self, what: &str) {
+        println!("note   {what}");
+    }
+
     fn bad(&mut self, what: &str, remedy: &str) {
         self.wrong += 1;
         println!("WRONG  {what}\n       -> {remedy}");
     }
+
+    /// With what helps against the reason, where that is known.
+    fn reason(&mut self, what: &str, reason: &str, message: &str, more: &str) {
+        let remedy = match remedy(reason) {
+            Some(remedy) => format!("{remedy}; {more} shows the whole"),
+            None => format!("{more} shows the whole"),
+        };
+        let reason = if reason.is_empty() { String::new() } else { format!("{reason}: ") };
+        self.bad(&format!("{what}: {reason}{message}"), &remedy);
+    }
+
+    /// By its condition Ready.
+    fn object(&mut self, what: &str, object: &Value, more: &str) {
+        let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+        let ready = conditions.into_iter().flatten().find(|one| one["type"] == "Ready").unwrap_or(&Value::Null);
+        let message = Some(text(ready, "/message")).filter(|message| !message.is_empty());
+        self.reason(what, &text(ready, "/reason"), &message.unwrap_or("nothing is known of it yet".into()), more);
+    }
+}
+
+/// What the documentation says to do about a reason.
+fn remedy(reason: &str) -> Option<&'static str> {
+    let row = REASONS.lines().find(|line| line.starts_with(&format!("| `{reason}` |")))?;
+    let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+    cells.last().copied().filter(|cell| cells.len() > 2 && !cell.is_empty())
 }
 
 pub(super) async fn doctor(args: DoctorArgs) -> anyhow::Result<u8> {
     let mut report = Report::default();
-    let reached = args.folder(&mut report) && args.socket(&mut report).await;
-    if reached {
-        args.manifests(&mut report).await?;
-        args.providers(&mut report).await?;
-        args.proxies(&mut report).await?;
+    if let Some(data) = args.data.filter(|_| args.kubeconfig.is_none()) {
+        Machine { target: Target { data } }.look(&mut report).await?;
+    }
+    if let Some(kubeconfig) = args.kubeconfig {
+        cluster::look(kubeconfig, &args.namespace, &mut report).await?;
     }
     println!();
     match report.wrong {
@@ -59,7 +102,20 @@ pub(super) async fn doctor(args: DoctorArgs) -> anyhow::Result<u8> {
     Ok(u8::from(report.wrong > 0))
 }
 
-impl DoctorArgs {
+struct Machine {
+    target: Target,
+}
+
+impl Machine {
+    async fn look(&self, report: &mut Report) -> anyhow::Result<()> {
+        if self.folder(report) && self.socket(report).await {
+            self.manifests(report).await?;
+            self.providers(report).await?;
+            proxies(&read::<Vec<Value>>(&self.target.data, "proxies").await?, report);
+        }
+        Ok(())
+    }
+
     fn folder(&self, report: &mut Report) -> bool {
         let data = self.target.data.display();
         match std::fs::metadata(&self.target.data) {
@@ -87,10 +143,7 @@ impl DoctorArgs {
         }
         match ask(&self.target.data, Method::GET, "leases").await {
             Ok((StatusCode::OK, _)) => report.good("the operator answers, and leads"),
-            _ => report.bad(
-                "the operator answers, and does not lead",
-                "ask the replica that does: `kubectl get lease proxy-operator -o yaml` names it",
-            ),
+            _ => report.note("the operator answers, and does not lead: the replica that does can say more"),
         }
         true
     }
@@ -120,19 +173,18 @@ impl DoctorArgs {
             return Ok(());
         };
         if checked.is_empty() {
-            report.bad("there is no Provider", "apply one: `proxy-operator apply -f FILE`; docs/providers.md says how");
+            report.note("there is no Provider: `proxy-operator apply -f FILE` makes one");
         }
         for Checked { provider, targets, failure } in checked {
-            let describe = format!("`proxy-operator describe provider {provider}` shows the whole");
+            let more = format!("`proxy-operator describe provider {provider}`");
             if let Some((reason, message)) = failure {
-                let reason = if reason.is_empty() { String::new() } else { format!("{reason}: ") };
-                report.bad(&format!("provider {provider}: {reason}{message}"), &describe);
+                report.reason(&format!("provider {provider}"), &reason, &message, &more);
                 continue;
             }
             let bad: Vec<_> = targets.iter().filter(|target| !target.healthy).collect();
             for target in &bad {
-                let what = format!("provider {provider}, {}: {}: {}", target.name, target.reason, target.message);
-                report.bad(&what, &describe);
+                let what = format!("provider {provider}, {}", target.name);
+                report.reason(&what, &target.reason, &target.message, &more);
             }
             if bad.is_empty() {
                 let of = if targets.is_empty() { String::new() } else { format!(", {} targets", targets.len()) };
@@ -141,28 +193,40 @@ impl DoctorArgs {
         }
         Ok(())
     }
+}
 
-    async fn proxies(&self, report: &mut Report) -> anyhow::Result<()> {
-        let all: Vec<Value> = read(&self.target.data, "proxies").await?;
-        let lacking: Vec<&Value> = all.iter().filter(|proxy| ready(proxy).0 != "True").collect();
-        if lacking.is_empty() {
-            report.good(&format!("proxies: {}, all ready", all.len()));
+/// Those that are not ready, and are not meant to be.
+fn proxies(all: &[Value], report: &mut Report) {
+    let (lacking, serving): (Vec<&Value>, Vec<&Value>) = all.iter().partition(|proxy| ready(proxy).0 != "True");
+    let (passing, wrong): (Vec<&Value>, Vec<&Value>) =
+        lacking.into_iter().partition(|proxy| PASSING.contains(&ready(proxy).1.as_str()));
+    let counted = format!("proxies: {} of {} are ready", serving.len(), all.len());
+    match passing.len() {
+        0 if wrong.is_empty() => report.good(&counted),
+        0 => report.note(&counted),
+        waiting => report.note(&format!("{counted}; {waiting} are being made or paused")),
+    }
+    for proxy in wrong.iter().take(NAMED) {
+        let (namespace, name) = (text(proxy, "/metadata/namespace"), text(proxy, "/metadata/name"));
+        let more = format!("`proxy-operator describe proxy {name} -n {namespace}`");
+        report.object(&format!("proxy {namespace}/{name} is not ready"), proxy, &more);
+    }
+    if wrong.len() > NAMED {
+        let what = format!("{} more proxies are not ready", wrong.len() - NAMED);
+        report.bad(&what, "`proxy-operator top` shows them first");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_helps_is_what_the_documentation_says() {
+        assert_eq!(remedy("PluginMissing"), Some("apply it, or correct `spec.plugin.name`"));
+        assert_eq!(remedy("ConfigMissing"), Some("correct the Provider"));
+        for without in ["Running", "NoSuchReason", "", "Abandoned"] {
+            assert_eq!(remedy(without), None, "{without}");
         }
-        for proxy in lacking.iter().take(NAMED) {
-            let (namespace, name) = (text(proxy, "/metadata/namespace"), text(proxy, "/metadata/name"));
-            let conditions = proxy.pointer("/status/conditions").and_then(Value::as_array);
-            let ready = conditions.into_iter().flatten().find(|one| one["type"] == "Ready");
-            let why = ready.map(|one| format!("{}: {}", text(one, "/reason"), text(one, "/message")));
-            let what = format!(
-                "proxy {namespace}/{name} is not ready: {}",
-                why.unwrap_or("nothing is known of it yet".into())
-            );
-            report.bad(&what, &format!("`proxy-operator describe proxy {name} -n {namespace}` shows the whole"));
-        }
-        if lacking.len() > NAMED {
-            let what = format!("{} more proxies are not ready", lacking.len() - NAMED);
-            report.bad(&what, "`proxy-operator top` shows them first");
-        }
-        Ok(())
     }
 }

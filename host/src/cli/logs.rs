@@ -73,7 +73,10 @@ impl LogsArgs {
     /// Of what is not there nothing is said for another reason than of what is quiet.
     async fn is_known(&self, one: &Named) -> anyhow::Result<()> {
         match object(&self.target, one, &self.namespace).await? {
-            Some(_) => Ok(eprintln!("nothing was logged about {}/{}", one.kind.singular(), one.name)),
+            Some(_) => {
+                eprintln!("nothing was logged about {}/{}", one.kind.singular(), one.name);
+                Ok(())
+            }
             None => Err(not_found(one, &self.namespace)),
         }
     }

@@ -36,6 +36,7 @@ impl<T: Args> Chosen<T> {
 
 /// Show what happened
 #[derive(Args)]
+#[command(after_help = "Examples:\n  proxy-operator events\n  proxy-operator events --for px/berlin -n crawl")]
 pub(super) struct EventsArgs {
     /// Only to this object
     #[arg(long = "for", value_name = "KIND/NAME")]
@@ -49,6 +50,7 @@ pub(super) struct EventsArgs {
 
 /// Change what is logged
 #[derive(Args)]
+#[command(after_help = "Examples:\n  proxy-operator log debug\n  proxy-operator log info,proxy_operator::plugin=trace")]
 pub(super) struct LogArgs {
     /// As for --log: for example debug, or info,proxy_operator::plugin=trace
     filter: String,

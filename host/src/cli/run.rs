@@ -137,7 +137,7 @@ pub(super) async fn run(args: RunArgs, logging: Logging) -> anyhow::Result<()> {
 }
 
 /// How to reach the API server that the kubeconfig names, or that of the cluster that this is a pod of.
-async fn cluster(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
+pub(super) async fn cluster(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     match kubeconfig {
         Some(path) => {
             let read = Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;

@@ -18,6 +18,9 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Wait for a condition
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  proxy-operator wait px/berlin --for condition=Ready --timeout 2m\n  proxy-operator wait proxy berlin lisbon --for delete"
+)]
 pub(super) struct WaitArgs {
     /// condition=TYPE, condition=TYPE=STATUS or delete
     #[arg(long = "for", value_name = "WHAT")]
