@@ -80,7 +80,9 @@ impl Report {
 
 /// What the documentation says to do about a reason.
 fn remedy(reason: &str) -> Option<&'static str> {
-    let row = REASONS.lines().find(|line| line.starts_with(&format!("| `{reason}` |")))?;
+    // Events, further down, have nothing to be done about.
+    let reasons = REASONS.split("\n## Events").next().unwrap_or_default();
+    let row = reasons.lines().find(|line| line.starts_with(&format!("| `{reason}` |")))?;
     let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
     cells.last().copied().filter(|cell| cells.len() > 2 && !cell.is_empty())
 }
