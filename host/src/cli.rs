@@ -1,25 +1,41 @@
 //! The command line: wires everything, decides nothing.
 
 mod abandoned;
+mod apply;
 mod client;
+mod completion;
+mod config;
+mod delete;
 mod demo;
 mod describe;
+mod doctor;
 mod fleet;
+mod get;
 mod import;
+mod leases;
 mod logging;
+mod logs;
+mod named;
 mod objects;
+mod place;
 mod plugin;
 mod plugin_args;
 mod run;
 mod selector;
 mod serve;
+mod tables;
+mod terminal;
 mod token;
+mod top;
 mod wait;
-mod whole_file;
 
+use std::path::Path;
+
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
-use crate::rest::local::SetLog;
+use crate::rest::local::Logging;
+use crate::store::whole_file;
 
 /// Keeps fleets of forward proxies alive for web crawlers. Backends are WebAssembly components.
 #[derive(Parser)]
@@ -52,16 +68,29 @@ enum Command {
     /// Make API tokens
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// List objects of a standalone operator
-    Get(objects::GetArgs),
+    /// List objects
+    Get(get::GetArgs),
     /// Show an object of a standalone operator with its conditions and events
     Describe(describe::DescribeArgs),
     /// Wait for a condition or a deletion
     Wait(wait::WaitArgs),
     /// Show what happened to a standalone operator's objects
     Events(objects::EventsArgs),
-    /// Delete an object of a standalone operator
-    Delete(objects::DeleteArgs),
+    /// Create or change objects of a standalone operator, in its manifest folder
+    Apply(apply::ApplyArgs),
+    /// Show who has leased what
+    Leases(leases::LeasesArgs),
+    /// Show what a standalone operator logged
+    Logs(logs::LogsArgs),
+    /// Delete objects of a standalone operator, and their manifests
+    Delete(delete::DeleteArgs),
+    /// Show proxies, their health and their leases, live
+    Top(top::TopArgs),
+    /// Find what is wrong, and what to do about it
+    Doctor(doctor::DoctorArgs),
+    /// Look at the configuration
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Make manifests of a list of proxies that exist already
     Import(import::ImportArgs),
     /// Instances that were given up
@@ -73,17 +102,27 @@ enum Command {
     ForwardProxy(serve::ForwardProxyArgs),
     /// Run a judge for probes
     Judge(serve::JudgeArgs),
+    /// Print what a shell needs to complete commands
+    Completion(completion::CompletionArgs),
+    /// Write man pages
+    Man(completion::ManArgs),
     /// Run a small cloud of real proxies, for trying out
     SandboxCloud(serve::SandboxCloudArgs),
 }
 
 /// Runs the command that the arguments name; answers the exit status.
 pub fn main() -> std::process::ExitCode {
-    let cli = Cli::parse();
+    let mut given: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    let file = match config::FromFile::read(&given) {
+        Ok(file) => file,
+        Err(error) => return failed(&error).into(),
+    };
+    given = file.added_to(given);
+    let cli = Cli::parse_from(given);
     // The demo speaks for itself.
     let quiet = matches!(cli.command, Command::Demo(_));
     let filter = cli.log.as_deref().unwrap_or(if quiet { "off" } else { "info,notify=warn" });
-    let set_log = logging::init(filter, cli.log_json);
+    let logging = logging::init(filter, cli.log_json);
     // One TLS implementation for all; a second call would only say that there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -93,22 +132,25 @@ pub fn main() -> std::process::ExitCode {
             return 1.into();
         }
     };
-    let outcome = runtime.block_on(dispatch(cli.command, set_log));
+    let outcome = runtime.block_on(dispatch(cli.command, logging, &file));
     // A blocking task (a compile, a slow disk) does not keep the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     match outcome {
         Ok(status) => status.into(),
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            error.downcast_ref::<client::Failure>().map_or(1, client::Failure::status).into()
-        }
+        Err(error) => failed(&error).into(),
     }
 }
 
-async fn dispatch(command: Command, set_log: SetLog) -> anyhow::Result<u8> {
+/// Tells of an error; answers the exit status.
+fn failed(error: &anyhow::Error) -> u8 {
+    eprintln!("error: {error:#}");
+    error.downcast_ref::<client::Failure>().map_or(1, client::Failure::status)
+}
+
+async fn dispatch(command: Command, logging: Logging, file: &config::FromFile) -> anyhow::Result<u8> {
     match command {
-        Command::Run(args) => run::run(*args, set_log).await.map(|()| 0),
-        Command::Demo(args) => demo::demo(args, set_log).await.map(|()| 0),
+        Command::Run(args) => run::run(*args, logging).await.map(|()| 0),
+        Command::Demo(args) => demo::demo(args, logging).await.map(|()| 0),
         Command::Crd => {
             for crd in crate::model::manifest::crds() {
                 println!("---\n{}", serde_saphyr::to_string(&crd)?.trim_end());
@@ -117,11 +159,19 @@ async fn dispatch(command: Command, set_log: SetLog) -> anyhow::Result<u8> {
         }
         Command::Plugin(command) => plugin::run(command).await,
         Command::Token(command) => token::run(command).map(|()| 0),
-        Command::Get(args) => objects::get(args).await.map(|()| 0),
+        Command::Get(args) => get::get(args).await.map(|()| 0),
         Command::Describe(args) => describe::describe(args).await.map(|()| 0),
         Command::Wait(args) => wait::wait(args).await.map(|()| 0),
         Command::Events(args) => objects::events(args).await.map(|()| 0),
-        Command::Delete(args) => objects::delete(args).await.map(|()| 0),
+        Command::Leases(args) => leases::leases(args).await.map(|()| 0),
+        Command::Logs(args) => logs::logs(args).await.map(|()| 0),
+        Command::Top(args) => top::top(args).await.map(|()| 0),
+        Command::Doctor(args) => doctor::doctor(args).await,
+        Command::Config(command) => config::run(command, file).map(|()| 0),
+        Command::Completion(args) => completion::completion(&args).map(|()| 0),
+        Command::Man(args) => completion::man(&args).map(|()| 0),
+        Command::Apply(args) => apply::apply(args).await.map(|()| 0),
+        Command::Delete(args) => delete::delete(args).await.map(|()| 0),
         Command::Import(args) => import::import(args).map(|()| 0),
         Command::Abandoned(command) => abandoned::run(command).await.map(|()| 0),
         Command::Log(args) => objects::log(args).await.map(|()| 0),
@@ -129,6 +179,11 @@ async fn dispatch(command: Command, set_log: SetLog) -> anyhow::Result<u8> {
         Command::Judge(args) => serve::judge(args).await.map(|()| 0),
         Command::SandboxCloud(args) => serve::sandbox_cloud(args).await.map(|()| 0),
     }
+}
+
+/// Writes a file whole or not at all.
+fn write_whole(path: &Path, mode: u32, text: &str) -> anyhow::Result<()> {
+    whole_file::write(path, mode, text).with_context(|| path.display().to_string())
 }
 
 /// Ends on SIGTERM or Ctrl-C.

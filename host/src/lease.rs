@@ -133,6 +133,8 @@ pub struct Lease {
     pub mode: Mode,
     /// To whom.
     pub subject: String,
+    /// When the request for it arrived, on the allocator's monotonic clock; in a later run, when it was restored.
+    pub since: Duration,
     /// The life that was asked for, counted from the request's arrival.
     pub ttl: Duration,
     /// When it ends, on the allocator's monotonic clock.

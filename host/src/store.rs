@@ -6,6 +6,7 @@ mod credentials;
 pub mod kubernetes;
 pub mod local;
 mod recent;
+pub mod whole_file;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +19,7 @@ use tokio::sync::broadcast;
 use crate::model::abandoned::{ABANDONED, Abandoned};
 use crate::model::login::Login;
 use crate::model::login::LoginKey;
-use crate::model::naming::ProxyKey;
+use crate::model::naming::{Kind, ObjectRef, ProxyKey};
 use crate::model::provider::{Provider, ProviderStatus};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
 use crate::model::secret::SecretBytes;
@@ -49,6 +50,9 @@ pub enum StoreError {
     /// Somebody else's object has the name.
     #[error("{0}")]
     Taken(String),
+    /// What was given cannot be, and why.
+    #[error("{0}")]
+    Invalid(String),
     /// The store itself failed.
     #[error("the store failed: {0}")]
     Unavailable(String),
@@ -98,6 +102,18 @@ impl fmt::Display for Regarding {
             Self::ConfigMap(name) => write!(f, "configmap/{name}"),
         }
     }
+}
+
+/// What became of an object that was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Applied {
+    /// It is new.
+    Created,
+    /// It was there and is changed.
+    Configured,
+    /// It was there and is the same.
+    Unchanged,
 }
 
 /// A Secret with its labels, for those who look for a kind of Secret.
@@ -191,6 +207,29 @@ pub trait Store: Secrets {
 
     /// Asks for a deletion.
     async fn delete_provider(&self, name: &str) -> Result<(), StoreError>;
+
+    /// Takes over the objects of a text as `kubectl apply` does; on return they are kept for good.
+    ///
+    /// # Errors
+    /// What is wrong, with nothing changed; or what could not be written.
+    async fn apply(&self, _: &str) -> Result<Vec<(ObjectRef, Applied)>, StoreError> {
+        Err(StoreError::Invalid("the objects of this operator are in Kubernetes: use `kubectl apply`".into()))
+    }
+
+    /// Asks for the deletion of several. The text is what else the caller should know.
+    async fn delete(&self, objects: &[ObjectRef]) -> Vec<Result<Option<String>, StoreError>> {
+        let delete = async |object: &ObjectRef| match (object.kind, &object.namespace) {
+            (Kind::Proxy, namespace) => {
+                let namespace = namespace.clone().unwrap_or_default();
+                self.delete_proxy(&ProxyKey { namespace, name: object.name.clone() }).await
+            }
+            (Kind::Provider, _) => self.delete_provider(&object.name).await,
+            (Kind::Secret, _) => {
+                Err(StoreError::Invalid("Secrets of this operator are in Kubernetes: use `kubectl delete`".into()))
+            }
+        };
+        futures::future::join_all(objects.iter().map(async |object| delete(object).await.map(|()| None))).await
+    }
 
     /// Keys of logins, the one for new instances first.
     async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError>;

@@ -121,3 +121,33 @@ fn the_samples_are_accepted() {
         api.run(&["apply", "--dry-run=server", "-f", "-"], Some(&example));
     }
 }
+
+#[test]
+fn the_doctor_says_what_a_cluster_lacks() {
+    let Some(api) = ApiServer::start() else { return };
+    let look = || {
+        let mut command = std::process::Command::new(proxy_operator_tests::binary());
+        let output = command.args(["doctor", "--kubeconfig"]).arg(api.kubeconfig()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (status, bare) = look();
+    assert_eq!(status, Some(1), "{bare}");
+    for says in
+        ["proxies.crawl.example.com", "proxy-operator crd | kubectl apply", "kubectl create namespace proxy-operator"]
+    {
+        assert!(bare.contains(says), "{says}\n{bare}");
+    }
+    api.apply_crds();
+    api.run(&["create", "namespace", "proxy-operator"], None);
+    let (status, empty) = look();
+    assert_eq!(status, Some(0), "{empty}");
+    assert!(empty.contains("nothing is wrong") && empty.contains("there is no Provider"), "{empty}");
+    api.run(&["apply", "-f", "-"], Some(PROXY));
+    let lease = "apiVersion: coordination.k8s.io/v1\nkind: Lease\nmetadata: {name: proxy-operator, namespace: proxy-operator}\nspec: {holderIdentity: pod-1, leaseDurationSeconds: 15, renewTime: \"2020-01-01T00:00:00.000000Z\"}\n";
+    api.run(&["apply", "-f", "-"], Some(lease));
+    let (status, silent) = look();
+    assert_eq!(status, Some(1), "{silent}");
+    assert!(silent.contains("pod-1 leads and has not been heard of"), "{silent}");
+    assert!(silent.contains("proxies: 0 of 1 are ready; 1 are being made or paused"), "{silent}");
+}

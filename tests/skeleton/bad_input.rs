@@ -70,7 +70,7 @@ async fn a_plugin_that_loops_eats_memory_or_panics_in_a_call_hurts_itself_alone(
         lab.put(&format!("p-{name}.yaml"), &proxy_of(&format!("of-{name}"), &format!("p-{name}"), ""));
         lab.wait_proxy(&format!("p-{name}"), |p| p.status.as_ref().is_some_and(|s| s.instance.is_some())).await;
         // A deletion asks first, and when asking fails three times running, deletes all the same.
-        lab.command(&["delete", "proxy", &format!("p-{name}")]);
+        lab.command(&["delete", "proxy", &format!("p-{name}"), "--wait=false"]);
         let ready = lab.wait_reason(&format!("p-{name}"), "PluginFault").await;
         assert!(
             ready.message.contains(expected) && ready.message.contains(&format!("plugin {name}, get")),
@@ -135,7 +135,7 @@ async fn wrong_objects_get_a_condition_that_names_the_object_and_the_remedy() {
     let ready = lab.wait_reason("lost", "ProviderMissing").await;
     assert!(ready.message.contains("Provider nobody does not exist: create it"), "{}", ready.message);
     // Nothing was ever sent for it: it goes at once.
-    lab.command(&["delete", "proxy", "lost"]);
+    lab.command(&["delete", "proxy", "lost", "--wait=false"]);
     lab.wait("it is gone", async |lab| lab.proxy("lost").await.is_none().then_some(())).await;
 
     lab.put("typo.yaml", &proxy("typo", ", parameters: {botMs: 5}"));

@@ -61,7 +61,7 @@ async fn kills_at_any_moment_leave_one_machine_per_proxy_and_none_after_deletion
     assert!(lab.proxies().await.iter().all(|p| p.status.as_ref().unwrap().rebuilds == 0));
 
     for name in names {
-        lab.command(&["delete", "proxy", name]);
+        lab.command(&["delete", "proxy", name, "--wait=false"]);
     }
     for _ in 0..3 {
         lab.take_operator().kill();

@@ -92,7 +92,7 @@ async fn a_lost_answer_is_an_unknown_outcome_and_converges_on_one_machine() {
     lab.wait_called("create", "unknown-outcome").await;
     // The same for a delete.
     lab.faults(json!([{"kind": "lost-answer", "times": 1}])).await;
-    lab.command(&["delete", "proxy", "a"]);
+    lab.command(&["delete", "proxy", "a", "--wait=false"]);
     lab.wait("it is gone", async |lab| {
         (lab.proxies().await.is_empty() && lab.machines().await.is_empty()).then_some(())
     })

@@ -36,7 +36,7 @@ async fn a_plugin_that_keeps_trapping_is_held_back_says_so_and_keeps_no_deletion
         lab.wait_proxy(name, |p| p.status.as_ref().is_some_and(|s| s.instance.is_some())).await;
     }
     for name in &names {
-        lab.command(&["delete", "proxy", name]);
+        lab.command(&["delete", "proxy", name, "--wait=false"]);
     }
     let failing = lab.wait_provider("failing", |p| condition(p).is_some_and(|c| c.reason == "PluginFailing")).await;
     let says = condition(&failing).unwrap();

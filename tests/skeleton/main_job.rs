@@ -52,7 +52,7 @@ async fn three_proxies_become_ready_are_lent_and_go() {
     assert_eq!((status, lease_name(&waited)), (StatusCode::CREATED, lease_name(&third)));
 
     // Deleting waits for the lease, and is not held up by it for ever: it is released here.
-    lab.command(&["delete", "proxy", &lease_name(&first)]);
+    lab.command(&["delete", "proxy", &lease_name(&first), "--wait=false"]);
     lab.wait("the lease shows that its proxy drains", async |lab| {
         let (_, lease) = lab.rest(Method::GET, &format!("/v1/leases/{}", text(&first, "id")), None).await;
         (lease["draining"] == true).then_some(())
@@ -64,7 +64,7 @@ async fn three_proxies_become_ready_are_lent_and_go() {
         lab.rest(Method::DELETE, &format!("/v1/leases/{}", text(lease, "id")), None).await;
     }
     for name in ["a", "b", "c"].into_iter().filter(|name| *name != lease_name(&first)) {
-        lab.command(&["delete", "proxy", name]);
+        lab.command(&["delete", "proxy", name, "--wait=false"]);
     }
     lab.wait("everything is gone", async |lab| {
         (lab.proxies().await.is_empty() && lab.machines().await.is_empty()).then_some(())

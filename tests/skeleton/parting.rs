@@ -10,7 +10,7 @@ async fn a_provider_stays_while_it_is_used_and_goes_when_what_is_left_was_collec
     lab.put("provider.yaml", &lab.provider("demo", "  limits: {callTimeout: 1s}\n"));
     lab.put("a.yaml", &proxy("a", ""));
     lab.wait_proxy("a", is_ready).await;
-    lab.command(&["delete", "provider", "demo"]);
+    lab.command(&["delete", "provider", "demo", "--wait=false"]);
     lab.wait_provider("demo", |p| condition(p).is_some_and(|c| c.reason == "InUse")).await;
     lab.put("b.yaml", &proxy("b", ""));
     assert!(lab.wait_reason("b", "ProviderDeleting").await.message.contains("nothing is made any more"));
@@ -20,8 +20,8 @@ async fn a_provider_stays_while_it_is_used_and_goes_when_what_is_left_was_collec
     let name = machine["name"].as_str().unwrap().strip_suffix('0').unwrap().to_owned() + "1";
     let body = json!({"owner": machine["owner"], "incarnation": 1, "specHash": "h", "protocol": "http"});
     lab.make_machine(machine["zone"].as_str().unwrap(), &name, body).await;
-    lab.command(&["delete", "proxy", "b"]);
-    lab.command(&["delete", "proxy", "a"]);
+    lab.command(&["delete", "proxy", "b", "--wait=false"]);
+    lab.command(&["delete", "proxy", "a", "--wait=false"]);
     lab.wait_provider("demo", |p| condition(p).is_some_and(|c| c.reason == "CreatesMayLand")).await;
     lab.wait_event("OrphanFound", "demo").await;
     lab.wait_event("OrphanDeleted", "demo").await;
@@ -41,7 +41,7 @@ async fn what_was_given_up_is_left_where_it_is_and_listed_until_it_is_forgotten(
     };
     lab.put("a.yaml", &given_up("a"));
     lab.wait_proxy("a", |p| proxy_operator::model::is_annotated(p, proxy_operator::model::SKIP_CLEANUP)).await;
-    lab.command(&["delete", "proxy", "a"]);
+    lab.command(&["delete", "proxy", "a", "--wait=false"]);
     assert!(lab.wait_event("Abandoned", "default/a").await.contains("nobody deletes what is left of it"));
     let listed = lab.command(&["abandoned", "list"]);
     let row: Vec<&str> = listed.lines().nth(1).unwrap().split_whitespace().collect();

@@ -155,6 +155,11 @@ impl Lab {
         (process, line.rsplit(':').next().unwrap().parse().unwrap())
     }
 
+    /// URL of the operator's REST API.
+    pub fn rest_url(&self) -> &str {
+        &self.rest
+    }
+
     /// URL of the operator's judge.
     pub fn judge(&self) -> &str {
         &self.backend.judge_url

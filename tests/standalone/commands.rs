@@ -1,21 +1,8 @@
 //! What people type: what is printed, what is refused, and each exit status.
 
-use std::process::{Command, Output};
-
 use proxy_operator_tests::lab::{Lab, proxy};
 
-fn run(args: &[&str]) -> Output {
-    Command::new(proxy_operator_tests::binary()).args(args).env("NO_COLOR", "1").output().unwrap()
-}
-
-/// Ends with this status; answers standard output and error.
-pub fn ends(status: i32, args: &[&str]) -> (String, String) {
-    let output = run(args);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(status), "{args:?}\n{stdout}\n{stderr}");
-    (stdout, stderr)
-}
+use crate::kit::ends;
 
 fn words(text: &str) -> Vec<Vec<&str>> {
     text.lines().map(|line| line.split_whitespace().collect()).collect()
@@ -62,7 +49,7 @@ async fn objects_are_listed_described_waited_for_and_deleted() {
 
     let (_, late) = ends(3, &with(&["wait", "px/a", "--for", "delete", "--timeout", "1s"]));
     assert!(late.contains("proxy/a: not in time: it is still there"), "{late}");
-    ends(0, &with(&["delete", "proxy/a"]));
+    ends(0, &with(&["delete", "proxy/a", "--wait=false"]));
     assert_eq!(ends(0, &with(&["wait", "px/a", "--for", "delete", "--timeout", "60s"])).0, "proxy/a is gone\n");
     assert_eq!(ends(0, &with(&["get", "px", "-o", "name"])).0, "proxy/b\n");
 

@@ -2,7 +2,7 @@
 
 use proxy_operator_tests::lab::{Lab, text, wish};
 
-use crate::commands::ends;
+use crate::kit::ends;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn imported_proxies_are_lent_with_the_logins_of_the_list() {

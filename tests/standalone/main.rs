@@ -1,4 +1,9 @@
 //! The command line against a standalone operator, with the real binary.
 
+mod applying;
 mod commands;
 mod import;
+mod kit;
+mod looking;
+mod settings;
+mod watching;

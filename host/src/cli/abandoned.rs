@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use reqwest::{Method, StatusCode};
 
 use super::client::{ask, expect};
-use super::objects::table;
+use super::tables::table;
 use crate::model::abandoned::Abandoned;
 
 /// Instances that `skip-cleanup` gave up: they are reported and never deleted

@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::fleet::socket;
 
 /// No request of a command takes longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+const COMMAND_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where the operator is.
 #[derive(Args)]
@@ -29,8 +30,8 @@ pub(super) enum Failure {
     Usage(String),
     /// It did not come true in time.
     Timeout(String),
-    /// Nobody answers at this socket.
-    Unreachable(PathBuf),
+    /// Nobody answers there.
+    Unreachable(String),
 }
 
 impl Failure {
@@ -46,10 +47,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(why) | Self::Timeout(why) => f.write_str(why),
-            Self::Unreachable(socket) => {
-                write!(f, "no operator answers at {}: is it running with this --data folder?", socket.display())
-            }
+            Self::Usage(why) | Self::Timeout(why) | Self::Unreachable(why) => f.write_str(why),
         }
     }
 }
@@ -75,11 +73,38 @@ pub(super) async fn ask(data: &Path, method: Method, path: &str) -> anyhow::Resu
 }
 
 pub(super) async fn tell(data: &Path, method: Method, path: &str, body: String) -> anyhow::Result<(StatusCode, Value)> {
+    tell_within(PATIENCE, data, method, path, body).await
+}
+
+/// What may take longer than a look: thousands of objects, each brought to the disk.
+pub(super) async fn command<T: DeserializeOwned>(data: &Path, path: &str, body: String) -> anyhow::Result<T> {
+    let (status, answer) = tell_within(COMMAND_PATIENCE, data, Method::POST, path, body).await?;
+    expect(status, StatusCode::OK, &answer)?;
+    Ok(serde_json::from_value(answer)?)
+}
+
+async fn tell_within(
+    patience: Duration,
+    data: &Path,
+    method: Method,
+    path: &str,
+    body: String,
+) -> anyhow::Result<(StatusCode, Value)> {
     let socket = socket(data);
-    let client = Client::builder().unix_socket(socket.as_path()).timeout(PATIENCE).build()?;
-    let sent = client.request(method, format!("http://operator/{path}")).body(body).send().await;
+    let client = Client::builder().unix_socket(socket.as_path()).timeout(patience).build()?;
+    let sent = client
+        .request(method, format!("http://operator/{path}"))
+        .header(reqwest::header::CONTENT_TYPE, "application/json")
+        .body(body)
+        .send()
+        .await;
     let answer = sent.map_err(|error| {
-        if error.is_connect() { Failure::Unreachable(socket.clone()).into() } else { anyhow::Error::from(error) }
+        if error.is_connect() {
+            let at = socket.display();
+            Failure::Unreachable(format!("no operator answers at {at}: is it running with this --data folder?")).into()
+        } else {
+            anyhow::Error::from(error)
+        }
     })?;
     let status = answer.status();
     let body = answer.bytes().await?;

@@ -14,14 +14,15 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::fleet::{Fleet, Place, Settings};
-use super::objects::proxy_table;
+use super::named::Kind;
 use super::plugin_args::PluginArgs;
-use super::whole_file::write;
+use super::tables::object_table;
+use super::write_whole;
 use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
 use crate::model::naming::ProxyKey;
 use crate::rest::auth::{NewToken, Scope, mint};
-use crate::rest::local::SetLog;
+use crate::rest::local::Logging;
 use crate::sandbox_cloud;
 
 /// No step of the demo takes longer on a machine that works.
@@ -32,6 +33,7 @@ const NAMES: [&str; 3] = ["berlin", "lisbon", "oslo"];
 
 /// Show the main job on this machine
 #[derive(Args)]
+#[command(after_help = "Examples:\n  proxy-operator demo\n  proxy-operator demo --once")]
 pub(super) struct DemoArgs {
     /// Tidy up and end, instead of staying up
     #[arg(long)]
@@ -44,12 +46,12 @@ pub(super) struct DemoArgs {
     dir: Option<PathBuf>,
 }
 
-pub(super) async fn demo(args: DemoArgs, set_log: SetLog) -> anyhow::Result<()> {
+pub(super) async fn demo(args: DemoArgs, logging: Logging) -> anyhow::Result<()> {
     let dir =
         args.dir.unwrap_or_else(|| std::env::temp_dir().join(format!("proxy-operator-demo-{}", std::process::id())));
     let stop = CancellationToken::new();
     let outcome = {
-        let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, set_log, &stop));
+        let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, logging, &stop));
         tokio::select! {
             outcome = &mut story => outcome,
             () = super::told_to_stop() => {
@@ -71,7 +73,7 @@ async fn show(
     dir: &Path,
     plugin_dir: Option<PathBuf>,
     once: bool,
-    set_log: SetLog,
+    logging: Logging,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let plugin_dir = match plugin_dir {
@@ -97,8 +99,8 @@ async fn show(
     head("The operator, with one provider");
     let NewToken { token, manifest } =
         mint("demo", "default", &[Scope::Read, Scope::Allocate], &["default".into()], None);
-    write(&manifests.join("secrets.yaml"), 0o600, &format!("{}---\n{manifest}", cloud_secret(&cloud_token)))?;
-    write(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
+    write_whole(&manifests.join("secrets.yaml"), 0o600, &format!("{}---\n{manifest}", cloud_secret(&cloud_token)))?;
+    write_whole(&manifests.join("provider.yaml"), 0o644, &provider(&cloud_url))?;
     let fleet = Fleet::start(Settings {
         place: Place::Standalone { manifests: manifests.clone() },
         secret_files: vec![],
@@ -112,7 +114,7 @@ async fn show(
         judge_url: None,
         gc_grace: Duration::from_secs(120),
         gc_dry_run: false,
-        set_log,
+        logging,
     })
     .await?;
     wait("the provider", || {
@@ -132,7 +134,7 @@ async fn show(
 
     head("Three proxies");
     for name in NAMES {
-        write(&manifests.join(format!("{name}.yaml")), 0o644, &proxy(name))?;
+        write_whole(&manifests.join(format!("{name}.yaml")), 0o644, &proxy(name))?;
     }
     say(&format!("written to {}, as one would `kubectl apply` them:", manifests.display()));
     print!("{}", indent(&proxy(NAMES[0])));
@@ -156,7 +158,8 @@ async fn show(
         (ready.count() == NAMES.len()).then_some(proxies)
     })
     .await?;
-    print!("{}", indent(&proxy_table(&proxies).to_string()));
+    let shown = proxies.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
+    print!("{}", indent(&object_table(Kind::Proxies, &shown, false).to_string()));
     say(&format!(
         "{} proxies are ready after {:.1} s: made, running, and probed through to the judge",
         proxies.len(),
@@ -207,7 +210,7 @@ async fn show(
 /// Prints three commands to go on with.
 fn stay(fleet: &Fleet, dir: &Path, manifests: &Path, token: &str) -> anyhow::Result<()> {
     let sample = dir.join("more.yaml");
-    write(&sample, 0o644, &["tokyo", "lima"].map(proxy).join("---\n"))?;
+    write_whole(&sample, 0o644, &["tokyo", "lima"].map(proxy).join("---\n"))?;
     let program = std::env::current_exe()?;
     head("It stays up. Three commands to paste into another terminal:");
     println!("  cp {} {}/", sample.display(), manifests.display());

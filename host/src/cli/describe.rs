@@ -3,16 +3,19 @@
 use clap::Args;
 use serde_json::Value;
 
-use super::client::read;
-use super::objects::{Chosen, Kind, event_table, is_about, not_found, object, table, word};
+use super::client::{Target, read};
+use super::named::{Kind, not_found};
+use super::objects::{Chosen, is_about, object};
+use super::tables::{event_table, table, word};
 use crate::model::condition::Condition;
 use crate::store::Event;
 
 /// Show an object
 #[derive(Args)]
+#[command(after_help = "Example:\n  proxy-operator describe px/berlin pxp/demo")]
 pub(super) struct DescribeArgs {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: Chosen<Target>,
 }
 
 pub(super) async fn describe(args: DescribeArgs) -> anyhow::Result<()> {
@@ -51,7 +54,7 @@ fn text(object: &Value, kind: Kind, events: &[Event]) -> anyhow::Result<String> 
             line("Exit IP", object.pointer("/status/exitIP"));
             line("Rebuilds", object.pointer("/status/rebuilds"));
         }
-        Kind::Providers | Kind::Events => line("Proxies", object.pointer("/status/proxies")),
+        Kind::Providers | Kind::Events | Kind::Secrets => line("Proxies", object.pointer("/status/proxies")),
     }
     for (head, pointer) in [
         ("Spec", "/spec"),

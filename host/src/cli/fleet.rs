@@ -31,7 +31,7 @@ use crate::plugin::registry::Registry;
 use crate::plugin::source::directory::Directory;
 use crate::plugin::source::oci::Artifacts;
 use crate::rest::auth::Tokens;
-use crate::rest::local::SetLog;
+use crate::rest::local::{Leading, Logging};
 use crate::rest::{self, Api};
 use crate::store::Store;
 use crate::store::kubernetes::KubeStore;
@@ -62,7 +62,7 @@ pub(super) struct Settings {
     pub judge_url: Option<String>,
     pub gc_grace: Duration,
     pub gc_dry_run: bool,
-    pub set_log: SetLog,
+    pub logging: Logging,
 }
 
 /// A running operator, or one that stands by until it leads.
@@ -164,7 +164,8 @@ impl Fleet {
             let stop = stop.clone();
             tasks.spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await });
         }
-        let local = rest::local::routes(store.clone(), settings.set_log);
+        let leading = Arc::new(OnceLock::new());
+        let local = rest::local::routes(store.clone(), settings.logging, leading.clone(), clock.clone());
         let (at_door, at_judge) = (stop.clone(), stop.clone());
         tasks.spawn(async move { axum::serve(door, local).with_graceful_shutdown(at_door.cancelled_owned()).await });
         tasks.spawn(judge::serve(judge_port, at_judge));
@@ -184,6 +185,7 @@ impl Fleet {
             mandate,
             ready: ready.clone(),
             api,
+            leading,
             until: until.clone(),
         };
         let (fail, failed) = oneshot::channel();
@@ -304,6 +306,7 @@ struct Lead {
     mandate: Arc<Mandate>,
     ready: Arc<AtomicBool>,
     api: Arc<OnceLock<Router>>,
+    leading: Arc<OnceLock<Leading>>,
     until: Until,
 }
 
@@ -326,7 +329,7 @@ impl Lead {
             self.judge_url,
         ));
         let collector = Collector::new(store.clone(), clock.clone(), self.gc_grace, self.gc_dry_run);
-        let plugins_used = Notify::new();
+        let (plugins_used, checked) = (Notify::new(), providers.clone());
         let manager = Manager { store: store.clone(), registry, providers, driver, collector, plugins_used };
         let tokens = Arc::new(Tokens::new(store.clone(), self.token_dir));
         let api = Api { allocator: allocator.clone(), store, tokens, clock };
@@ -334,7 +337,8 @@ impl Lead {
         until.spawn(async move { allocator.sweep().await });
         // Ends by itself, when what is under way is done.
         until.tasks.spawn(manager.run(verdicts, self.ready, until.stop.clone()));
-        // It is set once.
+        // Each is set once.
+        let _ = self.leading.set(Leading { allocator: api.allocator.clone(), providers: checked });
         let _ = self.api.set(rest::routes(api));
         Ok(())
     }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use self::lines::{Entry, parse};
 use super::client::Failure;
-use super::whole_file::write;
+use super::write_whole;
 use crate::model::naming::{is_label, is_subdomain};
 use crate::model::{API_VERSION, PROVIDER_SECRET_LABEL};
 
@@ -69,7 +69,7 @@ pub(super) fn import(args: ImportArgs) -> anyhow::Result<()> {
         anyhow::ensure!(!path.exists(), "{} is there already: remove it, or choose another --provider", path.display());
     }
     for (path, mode, text) in files {
-        write(&path, mode, &text)?;
+        write_whole(&path, mode, &text)?;
         println!("{}", path.display());
     }
     Ok(())

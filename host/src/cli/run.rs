@@ -10,12 +10,18 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use super::fleet::{Fleet, Place, Settings};
 use super::plugin_args::PluginArgs;
 use crate::model::span::Span;
-use crate::rest::local::SetLog;
+use crate::rest::local::Logging;
 use crate::store::kubernetes::election::Times;
 
 /// Run the operator
 #[derive(Args)]
+#[command(
+    after_help = "Flags go before the environment, and the environment before the file of --config, which holds flags by name;\n`proxy-operator config view` shows each setting and where it comes from.\n\nExamples:\n  proxy-operator run --standalone --manifests manifests --data data --plugin-dir plugins\n  proxy-operator run --config /etc/proxy-operator/config.yaml\n  proxy-operator run --kubeconfig ~/.kube/config --data /var/lib/proxy-operator"
+)]
 pub(super) struct RunArgs {
+    /// File of settings (YAML): flags by name, such as `rest-addr: 127.0.0.1:8080`
+    #[arg(long, env = "PROXY_OPERATOR_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Without Kubernetes: objects from --manifests, state in --data
     #[arg(long, env = "PROXY_OPERATOR_STANDALONE", requires = "manifests")]
     standalone: bool,
@@ -77,7 +83,7 @@ pub(super) struct RunArgs {
     gc_dry_run: bool,
 }
 
-pub(super) async fn run(args: RunArgs, set_log: SetLog) -> anyhow::Result<()> {
+pub(super) async fn run(args: RunArgs, logging: Logging) -> anyhow::Result<()> {
     let place = match args.manifests {
         Some(manifests) => Place::Standalone { manifests },
         None => {
@@ -109,7 +115,7 @@ pub(super) async fn run(args: RunArgs, set_log: SetLog) -> anyhow::Result<()> {
         judge_url: args.judge_url,
         gc_grace: args.gc_grace.duration(),
         gc_dry_run: args.gc_dry_run,
-        set_log,
+        logging,
     })
     .await?;
     // For whoever starts the operator with port 0, and for people.
@@ -117,6 +123,9 @@ pub(super) async fn run(args: RunArgs, set_log: SetLog) -> anyhow::Result<()> {
         "proxy-operator is up: rest=http://{} health=http://{} judge={} metrics=http://{}",
         fleet.rest, fleet.health, fleet.judge_url, fleet.metrics
     );
+    if let Some(file) = &args.config {
+        tracing::info!(file = %file.display(), "settings were read");
+    }
     tokio::select! {
         () = super::told_to_stop() => {}
         // At once, whatever is under way: somebody else may lead by now.
@@ -128,7 +137,7 @@ pub(super) async fn run(args: RunArgs, set_log: SetLog) -> anyhow::Result<()> {
 }
 
 /// How to reach the API server that the kubeconfig names, or that of the cluster that this is a pod of.
-async fn cluster(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
+pub(super) async fn cluster(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
     match kubeconfig {
         Some(path) => {
             let read = Kubeconfig::read_from(&path).with_context(|| format!("--kubeconfig {}", path.display()))?;

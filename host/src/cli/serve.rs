@@ -78,7 +78,7 @@ async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(listen).await.with_context(|| format!("--listen {listen} cannot be listened on"))
 }
 
-fn read_line(flag: &str, path: &PathBuf) -> anyhow::Result<String> {
+pub(super) fn read_line(flag: &str, path: &PathBuf) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path).with_context(|| format!("{flag} {}", path.display()))?;
     let line = text.trim_end_matches(['\r', '\n']).to_owned();
     anyhow::ensure!(!line.is_empty(), "{flag} {} is empty", path.display());

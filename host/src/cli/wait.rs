@@ -8,7 +8,9 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::client::Failure;
-use super::objects::{Chosen, not_found, object};
+use super::named::not_found;
+use super::objects::Chosen;
+use super::place::Place;
 use crate::model::span::Span;
 
 /// Between two looks.
@@ -16,6 +18,9 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Wait for a condition
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  proxy-operator wait px/berlin --for condition=Ready --timeout 2m\n  proxy-operator wait proxy berlin lisbon --for delete"
+)]
 pub(super) struct WaitArgs {
     /// condition=TYPE, condition=TYPE=STATUS or delete
     #[arg(long = "for", value_name = "WHAT")]
@@ -24,7 +29,7 @@ pub(super) struct WaitArgs {
     #[arg(long, value_name = "TIME", default_value = "30s")]
     timeout: Span,
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: Chosen<Place>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,11 +70,17 @@ impl Until {
 
 pub(super) async fn wait(args: WaitArgs) -> anyhow::Result<()> {
     let names = args.chosen.names("waited for")?;
+    if let Until::Condition { name, .. } = &args.until
+        && args.chosen.target.is_elsewhere()
+        && !name.eq_ignore_ascii_case("Ready")
+    {
+        return Err(Failure::Usage("of an operator elsewhere only condition=Ready and delete are known".into()).into());
+    }
     let until = Instant::now() + args.timeout.duration();
     for one in names {
         let what = format!("{}/{}", one.kind.singular(), one.name);
         loop {
-            let found = object(&args.chosen.target, &one, &args.chosen.namespace).await?;
+            let found = args.chosen.target.one(&one, &args.chosen.namespace).await?;
             match (&found, &args.until) {
                 (None, Until::Deleted) => {
                     println!("{what} is gone");

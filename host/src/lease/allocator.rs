@@ -106,7 +106,8 @@ impl Allocator {
         if *write {
             self.ledger.mark(*slot, mark).await.map_err(|e| Refusal::Ledger(e.to_string()))?;
         }
-        let holder_of = Holder { subject: wish.subject.clone(), expires: arrived + wish.ttl, ttl: wish.ttl };
+        let holder_of =
+            Holder { subject: wish.subject.clone(), since: arrived, expires: arrived + wish.ttl, ttl: wish.ttl };
         let proxy = {
             let mut state = self.lock();
             if *write {
@@ -142,6 +143,7 @@ impl Allocator {
             proxy,
             mode: mark.mode,
             subject: holder.subject.clone(),
+            since: holder.since,
             ttl: holder.ttl,
             expires: holder.expires,
         }
@@ -183,7 +185,7 @@ impl Allocator {
     pub async fn renew(&self, id: &str, subject: &str, ttl: Duration, arrived: Duration) -> Result<Lease, NoLease> {
         let claim = self.claim(id)?;
         let slot = Slot { uid: claim.uid, incarnation: claim.incarnation };
-        let wanted = Holder { subject: subject.to_owned(), expires: arrived + ttl, ttl };
+        let wanted = Holder { subject: subject.to_owned(), since: arrived, expires: arrived + ttl, ttl };
         let write = self.lock().renew(slot, claim.generation, claim.holder, &wanted, self.now())?;
         if let Some(mark) = write {
             self.ledger.mark(slot, &mark).await.map_err(|e| NoLease::Ledger(e.to_string()))?;

@@ -53,6 +53,7 @@ impl Marked {
 #[derive(Clone)]
 pub(super) struct Holder {
     pub subject: String,
+    pub since: Duration,
     pub expires: Duration,
     pub ttl: Duration,
 }
@@ -149,7 +150,8 @@ impl State {
     }
 
     fn hold(&mut self, slot: Slot, wish: &Wish, arrived: Duration) -> Reserved {
-        let holder = Holder { subject: wish.subject.clone(), expires: arrived + wish.ttl, ttl: wish.ttl };
+        let holder =
+            Holder { subject: wish.subject.clone(), since: arrived, expires: arrived + wish.ttl, ttl: wish.ttl };
         let hold_ms = wish.ttl.as_millis() as u64;
         let mut number: u32 = rand::random();
         if let Some(marked) = self.marks.get_mut(&slot) {

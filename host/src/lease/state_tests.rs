@@ -35,7 +35,7 @@ fn mk_proxy(name: &str) -> Leasable {
 }
 
 fn mk_holder(subject: &str, ttl: Duration, arrived: Duration) -> Holder {
-    Holder { subject: subject.into(), expires: arrived + ttl, ttl }
+    Holder { subject: subject.into(), since: arrived, expires: arrived + ttl, ttl }
 }
 
 fn mk_wish() -> Wish {

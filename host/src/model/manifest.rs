@@ -12,11 +12,13 @@ use serde_json::Value;
 
 use super::API_VERSION;
 use super::error::{FieldError, list_fields};
-use super::naming::{is_label, is_subdomain};
+use super::naming::{Kind, ObjectRef, is_label, is_subdomain};
 use super::provider::Provider;
 use super::proxy::Proxy;
 use super::secret::SecretBytes;
 
+/// Documents of a file: more than fleets have Proxies.
+const DOCUMENTS: usize = 100_000;
 /// Most bytes and nesting levels of `config` and `parameters`.
 const FREE_OBJECT_BYTES: usize = 64 * 1024;
 const FREE_OBJECT_DEPTH: usize = 32;
@@ -30,6 +32,21 @@ pub enum Manifest {
     Provider(Box<Provider>),
     /// A `Secret`.
     Secret(SecretManifest),
+}
+
+impl Manifest {
+    /// What it names; a Proxy without a namespace is in `default`.
+    pub fn reference(&self) -> ObjectRef {
+        let name = |metadata: &ObjectMeta| metadata.name.clone().unwrap_or_default();
+        match self {
+            Self::Proxy(proxy) => {
+                let namespace = proxy.metadata.namespace.as_deref().unwrap_or("default");
+                ObjectRef::new(Kind::Proxy, namespace, &name(&proxy.metadata))
+            }
+            Self::Provider(provider) => ObjectRef::new(Kind::Provider, "", &name(&provider.metadata)),
+            Self::Secret(secret) => ObjectRef::new(Kind::Secret, "", &secret.name),
+        }
+    }
 }
 
 /// A `kind: Secret` manifest. `Debug` shows no value.
@@ -83,6 +100,32 @@ pub fn crds() -> [Value; 2] {
 /// # Errors
 /// The first document that is wrong refuses the whole file, so that a half-written file changes nothing.
 pub fn parse(text: &str) -> Result<Vec<Manifest>, ManifestError> {
+    documents(text)?.into_iter().map(parse_document).collect()
+}
+
+/// What the documents of a file name, be they right or wrong otherwise.
+///
+/// # Errors
+/// When the text is no YAML, or a document has no kind or name of ours.
+pub fn references(text: &str) -> Result<Vec<ObjectRef>, ManifestError> {
+    let reference = |document: &Value| {
+        let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let (kind, name) = (text("/kind"), text("/metadata/name"));
+        let kind = match kind.as_str() {
+            _ if name.is_empty() => None,
+            "Proxy" => Some(Kind::Proxy),
+            "Provider" => Some(Kind::Provider),
+            "Secret" => Some(Kind::Secret),
+            _ => None,
+        };
+        let namespace = Some(text("/metadata/namespace")).filter(|n| !n.is_empty()).unwrap_or("default".into());
+        kind.map(|kind| ObjectRef::new(kind, &namespace, &name)).ok_or_else(|| not_served(document))
+    };
+    documents(text)?.iter().map(reference).collect()
+}
+
+/// The documents of a file as YAML; empty ones are passed over.
+fn documents(text: &str) -> Result<Vec<Value>, ManifestError> {
     let refuse = |e: serde_saphyr::Error| {
         // The parser quotes the lines around the fault: never of what may be a Secret.
         ManifestError::Yaml(match e.location() {
@@ -92,9 +135,16 @@ pub fn parse(text: &str) -> Result<Vec<Manifest>, ManifestError> {
         })
     };
     // YAML 1.2: a Proxy called `y` or `on` is no boolean.
-    let options = serde_saphyr::options! { strict_booleans: true };
+    let budget = serde_saphyr::budget! { max_documents: DOCUMENTS };
+    let options = serde_saphyr::options! { strict_booleans: true, budget: budget };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(refuse)?;
-    documents.into_iter().filter(|d| !d.is_null()).map(parse_document).collect()
+    Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
+}
+
+fn not_served(document: &Value) -> ManifestError {
+    let text = |field: &str| document.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let kind = Some(text("kind")).filter(|kind| !kind.is_empty());
+    ManifestError::Kind { kind: kind.unwrap_or("a document without kind".into()), api_version: text("apiVersion") }
 }
 
 fn parse_document(document: Value) -> Result<Manifest, ManifestError> {
@@ -112,10 +162,7 @@ fn parse_document(document: Value) -> Result<Manifest, ManifestError> {
             Ok(Manifest::Provider(Box::new(provider)))
         }
         ("Secret", "v1") => parse_secret(document).map(Manifest::Secret),
-        _ => Err(ManifestError::Kind {
-            kind: if kind.is_empty() { "a document without kind".into() } else { kind },
-            api_version,
-        }),
+        _ => Err(not_served(&document)),
     }
 }
 
@@ -141,6 +188,10 @@ fn checked<T: DeserializeOwned>(
     }
     let mut errors = super::instance::check_schema(schema, &document, "").err().unwrap_or_default();
     unknown_fields(schema, &document, "", &mut errors);
+    if document.pointer("/metadata/namespace").is_some_and(|of| !of.as_str().is_some_and(is_label)) {
+        let message = "a name of lower-case letters, digits and '-' is needed, at most 63 characters".to_owned();
+        errors.push(FieldError { pointer: "/metadata/namespace".into(), message });
+    }
     if !errors.is_empty() {
         return refuse(errors);
     }
@@ -337,76 +388,5 @@ fn parse_secret(document: Value) -> Result<SecretManifest, ManifestError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PROVIDER: &str = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata: {name: demo}\nspec: {plugin: {name: sandbox}}\n";
-
-    #[test]
-    fn a_file_of_several_documents_is_read_with_defaults() {
-        let text = format!(
-            "{PROVIDER}---\n---\napiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a, namespace: crawl}}\nspec: {{provider: demo}}\n"
-        );
-        let all = parse(&text).unwrap();
-        assert_eq!(all.len(), 2);
-        let Manifest::Proxy(proxy) = &all[1] else { panic!("{all:?}") };
-        assert_eq!(proxy.spec, super::super::proxy::ProxySpec::of_provider("demo"));
-    }
-
-    #[test]
-    fn bad_manifests_name_the_object_and_the_field() {
-        let proxy = |spec: &str| {
-            format!("apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a}}\nspec: {spec}\n")
-        };
-        for (text, expected) in [
-            (proxy("{provider: demo, prot: http}"), "/spec/prot: unknown field"),
-            (proxy("{provider: demo, port: 0}"), "/spec/port"),
-            (proxy("{provider: demo, protocol: ftp}"), "/spec/protocol"),
-            (proxy("{}"), "provider"),
-            (proxy("{provider: demo, maxAge: soon}"), "/spec/maxAge"),
-            (proxy("{provider: demo, auth: {mode: secret}}"), "secretRef goes with mode: secret"),
-            (proxy("{provider: [}"), "not valid YAML"),
-            (PROVIDER.replace("demo", "De.mo"), "/metadata/name"),
-            (PROVIDER.replace("v1alpha1", "v9"), "is not served here"),
-            (
-                PROVIDER.replace("plugin: {name: sandbox}", "plugin: {name: s}, connections: {c: {}}"),
-                "either ssh or http",
-            ),
-            ("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {k: '%%'}\n".into(), "not base64"),
-        ] {
-            let error = parse(&text).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}\n-- does not say --\n{expected}");
-        }
-    }
-
-    #[test]
-    fn names_that_other_yaml_takes_for_booleans_are_names() {
-        for name in ["y", "n", "on", "off", "yes", "no"] {
-            let text = PROVIDER.replace("demo", name);
-            assert!(
-                matches!(&parse(&text).unwrap()[0], Manifest::Provider(p) if p.metadata.name.as_deref() == Some(name))
-            );
-        }
-    }
-
-    #[test]
-    fn a_secret_with_a_wrong_value_does_not_show_it() {
-        let error = parse("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: [hunter2]}\n")
-            .unwrap_err()
-            .to_string();
-        assert!(!error.contains("hunter2"), "{error}");
-    }
-
-    #[test]
-    fn deep_and_large_parameters_are_refused() {
-        let deep = format!("{}1{}", "{a: ".repeat(40), "}".repeat(40));
-        let large = format!("{{a: {:?}}}", "x".repeat(70_000));
-        for (parameters, expected) in [(deep, "nested deeper"), (large, "larger than")] {
-            let text = format!(
-                "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a}}\nspec: {{provider: p, parameters: {parameters}}}\n"
-            );
-            let error = parse(&text).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-}
+#[path = "manifest_tests.rs"]
+mod tests;

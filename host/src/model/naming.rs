@@ -30,6 +30,67 @@ impl fmt::Display for ProxyKey {
     }
 }
 
+/// What there are manifests of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A `Proxy`.
+    Proxy,
+    /// A `Provider`.
+    Provider,
+    /// A `Secret`.
+    Secret,
+}
+
+impl Kind {
+    /// As it is written in front of a name.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Proxy => "proxy",
+            Self::Provider => "provider",
+            Self::Secret => "secret",
+        }
+    }
+}
+
+/// Names an object: its kind, its namespace where it has one, and its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+pub struct ObjectRef {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace: of Proxies only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl ObjectRef {
+    /// The object of a kind; kinds without namespaces pass over the one given.
+    pub fn new(kind: Kind, namespace: &str, name: &str) -> Self {
+        let namespace = (kind == Kind::Proxy).then(|| namespace.to_owned());
+        Self { kind, namespace, name: name.to_owned() }
+    }
+
+    /// The key under which such objects are kept.
+    pub fn key(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}/{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind.word(), self.name)?;
+        match self.namespace.as_deref() {
+            None | Some("default") => Ok(()),
+            Some(namespace) => write!(f, " in namespace {namespace}"),
+        }
+    }
+}
+
 /// Who the instance of `proxy` is that `instance` speaks of.
 pub fn identity(installation: &str, proxy: &Proxy, instance: &InstanceStatus) -> Identity {
     Identity {

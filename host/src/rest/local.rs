@@ -1,21 +1,59 @@
 //! The commands' own door: whole objects over a socket in the data folder, which only the operator's user can open.
 
-use axum::extract::{Path, State};
+mod checks;
+mod leases;
+mod logs;
+
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
 
+pub use self::checks::Checked;
+pub use self::leases::ShownLease;
+pub use self::logs::{LogLine, LogLines, LogPart};
 use super::problem::Problem;
-use crate::model::naming::ProxyKey;
+use crate::control::provider::Providers;
+use crate::lease::allocator::Allocator;
+use crate::model::clock::Clock;
+use crate::model::naming::{ObjectRef, ProxyKey};
 use crate::store::{Store, StoreError};
-use std::sync::Arc;
+
+/// As much as one command applies or deletes at once.
+const APPLIED_BYTES: usize = 64 << 20;
 
 /// Changes what is logged, or says why not.
 pub type SetLog = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
-/// Routes over objects, and to what is logged.
-pub fn routes(store: Arc<dyn Store>, set_log: SetLog) -> Router {
+/// What is logged.
+#[derive(Clone)]
+pub struct Logging {
+    /// Changes it.
+    pub set: SetLog,
+    /// The last of it.
+    pub lines: Arc<LogLines>,
+}
+
+/// What only an operator has that leads.
+pub struct Leading {
+    /// Lends.
+    pub allocator: Arc<Allocator>,
+    /// Calls the plugins.
+    pub providers: Arc<Providers>,
+}
+
+/// Routes over objects and leases, and to what is logged.
+pub fn routes(
+    store: Arc<dyn Store>,
+    logging: Logging,
+    leading: Arc<OnceLock<Leading>>,
+    clock: Arc<dyn Clock>,
+) -> Router {
+    let Logging { set: set_log, lines } = logging;
     let log = put(move |filter: String| async move {
         set_log(filter.trim()).map_err(|why| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", why))?;
         tracing::info!(filter = filter.trim(), "what is logged was changed");
@@ -27,10 +65,15 @@ pub fn routes(store: Arc<dyn Store>, set_log: SetLog) -> Router {
         .route("/abandoned/{key}", delete(forget))
         .route("/proxies", get(proxies))
         .route("/providers", get(providers))
-        .route("/proxies/{namespace}/{name}", delete(delete_proxy))
-        .route("/providers/{name}", delete(delete_provider))
+        .route("/proxies/{namespace}/{name}", get(proxy))
+        .route("/providers/{name}", get(provider))
+        .route("/apply", post(apply).layer(DefaultBodyLimit::max(APPLIED_BYTES)))
+        .route("/delete", post(delete_all).layer(DefaultBodyLimit::max(APPLIED_BYTES)))
         .route("/events", get(events))
-        .with_state(store)
+        .with_state(store.clone())
+        .merge(logs::routes(lines))
+        .merge(leases::routes(leading.clone(), clock))
+        .merge(checks::routes(store, leading))
 }
 
 async fn events(State(store): State<Arc<dyn Store>>) -> Response {
@@ -57,29 +100,77 @@ async fn forget(State(store): State<Arc<dyn Store>>, Path(key): Path<String>) ->
     }
 }
 
-async fn delete_proxy(
+async fn proxy(
     State(store): State<Arc<dyn Store>>,
     Path((namespace, name)): Path<(String, String)>,
-) -> Result<StatusCode, Problem> {
-    accepted(to_the_end(async move { store.delete_proxy(&ProxyKey { namespace, name }).await }).await)
+) -> Result<Response, Problem> {
+    let key = ProxyKey { namespace, name };
+    let found = store.proxy(&key).ok_or_else(|| failed(StoreError::NotFound(format!("proxy {key}"))))?;
+    Ok(Json(found).into_response())
 }
 
-async fn delete_provider(State(store): State<Arc<dyn Store>>, Path(name): Path<String>) -> Result<StatusCode, Problem> {
-    accepted(to_the_end(async move { store.delete_provider(&name).await }).await)
+async fn provider(State(store): State<Arc<dyn Store>>, Path(name): Path<String>) -> Result<Response, Problem> {
+    let found = store.provider(&name).ok_or_else(|| failed(StoreError::NotFound(format!("provider {name}"))))?;
+    Ok(Json(found).into_response())
+}
+
+/// What became of one object of a command.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Outcome<T> {
+    /// Which.
+    pub object: ObjectRef,
+    /// What.
+    pub outcome: T,
+}
+
+/// What became of a request to delete.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Deletion {
+    /// It is under way; the text is what else there is to know.
+    Accepted(Option<String>),
+    /// There is no such object.
+    NotFound,
+    /// Why not.
+    Failed(String),
+}
+
+async fn apply(State(store): State<Arc<dyn Store>>, text: String) -> Result<Response, Problem> {
+    let applied = to_the_end(async move { store.apply(&text).await }).await.map_err(failed)?;
+    let outcomes: Vec<_> = applied.into_iter().map(|(object, outcome)| Outcome { object, outcome }).collect();
+    Ok(Json(outcomes).into_response())
+}
+
+async fn delete_all(
+    State(store): State<Arc<dyn Store>>,
+    Json(objects): Json<Vec<ObjectRef>>,
+) -> Result<Response, Problem> {
+    let asked = objects.clone();
+    let outcomes = to_the_end(async move { Ok(store.delete(&asked).await) }).await.map_err(failed)?;
+    let deletion = |outcome| match outcome {
+        Ok(note) => Deletion::Accepted(note),
+        Err(StoreError::NotFound(_)) => Deletion::NotFound,
+        Err(error) => Deletion::Failed(error.to_string()),
+    };
+    let outcomes: Vec<_> = objects
+        .into_iter()
+        .zip(outcomes)
+        .map(|(object, outcome)| Outcome { object, outcome: deletion(outcome) })
+        .collect();
+    Ok(Json(outcomes).into_response())
 }
 
 /// A command that goes away must not end a write between disk and memory: what was read would differ from what is kept.
-async fn to_the_end(write: impl Future<Output = Result<(), StoreError>> + Send + 'static) -> Result<(), StoreError> {
+async fn to_the_end<T: Send + 'static>(
+    write: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, StoreError> {
     tokio::spawn(write).await.unwrap_or_else(|e| Err(StoreError::Unavailable(e.to_string())))
-}
-
-fn accepted(outcome: Result<(), StoreError>) -> Result<StatusCode, Problem> {
-    outcome.map(|()| StatusCode::ACCEPTED).map_err(failed)
 }
 
 fn failed(error: StoreError) -> Problem {
     match error {
         StoreError::NotFound(_) => Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string()),
+        StoreError::Invalid(why) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", why),
         _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store", error.to_string()),
     }
 }

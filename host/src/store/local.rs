@@ -1,6 +1,9 @@
 //! The store of a standalone operator: objects from a folder of manifests, state in an embedded, crash-safe database.
 
 pub mod database;
+mod documents;
+mod edit;
+mod folder;
 mod manifests;
 mod objects;
 mod secrets;
@@ -13,17 +16,17 @@ use async_trait::async_trait;
 use tokio::sync::broadcast;
 
 use self::database::{Database, Write};
+pub use self::folder::read_file;
 use self::manifests::Folder;
-pub use self::manifests::read_file;
 use self::objects::Objects;
 pub use self::secrets::SecretFiles;
 use super::recent::Recent;
-use super::{Change, Event, LabelledSecret, Store, StoreError};
+use super::{Applied, Change, Event, LabelledSecret, Store, StoreError};
 use crate::model::API_TOKEN_LABEL;
 use crate::model::abandoned::{ABANDONED, Abandoned};
 use crate::model::clock::Clock;
 use crate::model::login::{Login, LoginKey};
-use crate::model::naming::ProxyKey;
+use crate::model::naming::{Kind, ObjectRef, ProxyKey};
 use crate::model::provider::{Provider, ProviderStatus, Source};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
 use crate::model::secret::SecretBytes;
@@ -31,6 +34,8 @@ use crate::plugin::grants::{SecretError, Secrets};
 
 /// Instances that were given up.
 const ABANDONED_TABLE: &str = "abandoned";
+/// What was deleted by command although its manifest is still there, with the digest of that manifest.
+const BURIED: &str = "buried";
 
 /// The store of a standalone operator.
 pub struct LocalStore {
@@ -203,13 +208,19 @@ impl Store for LocalStore {
     }
 
     async fn delete_proxy(&self, key: &ProxyKey) -> Result<(), StoreError> {
-        self.bury("proxies", &key.to_string(), self.objects.get(&key.to_string()).map(|o| o.metadata.clone())).await?;
-        self.remove_proxy(key).await
+        self.delete_one(ObjectRef::new(Kind::Proxy, &key.namespace, &key.name)).await
     }
 
     async fn delete_provider(&self, name: &str) -> Result<(), StoreError> {
-        self.bury("providers", name, self.provider_objects.get(name).map(|o| o.metadata.clone())).await?;
-        self.remove_provider(name).await
+        self.delete_one(ObjectRef::new(Kind::Provider, "", name)).await
+    }
+
+    async fn apply(&self, text: &str) -> Result<Vec<(ObjectRef, Applied)>, StoreError> {
+        self.apply_text(text).await
+    }
+
+    async fn delete(&self, objects: &[ObjectRef]) -> Vec<Result<Option<String>, StoreError>> {
+        self.delete_all(objects).await
     }
 
     async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError> {
@@ -251,10 +262,7 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Remembers that an object was deleted by command, so that its manifest does not bring it back until it is edited.
-    async fn bury(&self, table: &str, key: &str, metadata: Option<kube::core::ObjectMeta>) -> Result<(), StoreError> {
-        let digest = metadata.and_then(|m| m.annotations?.remove(manifests::DIGEST_ANNOTATION));
-        let Some(digest) = digest else { return Ok(()) };
-        self.database.write(vec![Write::put("buried", format!("{table}/{key}"), digest.into_bytes())]).await
+    async fn delete_one(&self, object: ObjectRef) -> Result<(), StoreError> {
+        self.delete_all(&[object]).await.pop().unwrap_or(Ok(None)).map(drop)
     }
 }

@@ -4,7 +4,6 @@
 //! because of doubt: not while any file is wrong, not when the folder is empty, not when over half would go at once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -20,10 +19,11 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use super::database::Write;
+use super::folder::{files, read_file, written_within};
 use super::objects::Objects;
-use super::{Change, LocalStore};
-use crate::model::manifest::{Manifest, SecretManifest, parse};
-use crate::model::naming::ProxyKey;
+use super::{BURIED, Change, LocalStore};
+use crate::model::manifest::{Manifest, SecretManifest};
+use crate::model::naming::{ObjectRef, ProxyKey};
 use crate::model::provider::Provider;
 use crate::model::proxy::Proxy;
 use crate::model::spec_hash::hex;
@@ -32,19 +32,19 @@ use crate::store::{Event, Regarding, Severity, Store as _, StoreError};
 /// Digest of the manifest that an object was last applied from.
 pub(super) const DIGEST_ANNOTATION: &str = "crawl.example.com/manifest-digest";
 /// The file that holds it.
-const FILE_ANNOTATION: &str = "crawl.example.com/manifest";
+pub(super) const FILE_ANNOTATION: &str = "crawl.example.com/manifest";
 /// A folder is looked through at least this often, should the system's notice of a change be lost.
 const RESCAN: Duration = Duration::from_secs(30);
 /// Several notices in a row are one change.
 const SETTLE: Duration = Duration::from_millis(50);
 /// A file that was written so recently may be cut off between two documents: nothing goes because it lacks in it.
 const UNFINISHED: Duration = Duration::from_secs(5);
-/// A manifest file is no larger.
-const FILE_BYTES: u64 = 4 << 20;
 
 pub(super) struct Folder {
-    path: PathBuf,
+    pub path: PathBuf,
     again: Notify,
+    /// One at a time reads the folder or changes it, and applies it.
+    pub turn: tokio::sync::Mutex<()>,
     memory: Mutex<Memory>,
 }
 
@@ -57,20 +57,30 @@ struct Memory {
 
 impl Folder {
     pub fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), again: Notify::new(), memory: Mutex::default() }
+        Self { path: path.to_owned(), again: Notify::new(), turn: Default::default(), memory: Mutex::default() }
     }
 
     pub fn look_again(&self) {
         self.again.notify_one();
     }
+
+    /// The files that hold an object, as they were when last looked at.
+    pub fn holders(&self, object: &ObjectRef) -> Vec<String> {
+        let memory = self.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let holds = |manifests: &[Manifest]| manifests.iter().any(|manifest| manifest.reference() == *object);
+        let mut files: Vec<String> =
+            memory.good.iter().filter(|(_, manifests)| holds(manifests)).map(|(file, _)| file.clone()).collect();
+        files.sort();
+        files
+    }
 }
 
 /// The objects that the folder asks for, each with the file that holds it.
 #[derive(Default)]
-struct Wanted {
+pub(super) struct Wanted {
     proxies: BTreeMap<String, (Proxy, String)>,
     providers: BTreeMap<String, (Provider, String)>,
-    secrets: BTreeMap<String, SecretManifest>,
+    pub secrets: BTreeMap<String, SecretManifest>,
     files: usize,
     /// Files that were written a moment ago.
     fresh: BTreeSet<String>,
@@ -101,6 +111,12 @@ impl LocalStore {
 
     /// Applies the folder once. What is wrong is told by an event that names the file, once.
     pub async fn apply_manifests(&self) {
+        let _turn = self.folder.turn.lock().await;
+        self.apply_manifests_in_turn().await;
+    }
+
+    /// The same for whoever has the turn; answers the problems by file.
+    pub(super) async fn apply_manifests_in_turn(&self) -> BTreeMap<String, String> {
         let mut wanted = match self.read_folder() {
             Ok(wanted) => wanted,
             Err(error) => {
@@ -108,32 +124,23 @@ impl LocalStore {
                     "the manifest folder {} cannot be read ({error}); every object stays as it is",
                     self.folder.path.display()
                 );
-                self.tell(BTreeMap::from([(String::new(), problem)]));
-                return;
+                let problems = BTreeMap::from([(String::new(), problem)]);
+                self.tell(problems.clone());
+                return problems;
             }
         };
         if self.secrets.replace(std::mem::take(&mut wanted.secrets)) {
             self.changed(Change::Secrets);
         }
         for (key, (provider, file)) in &wanted.providers {
-            match self
-                .apply_one(&self.provider_objects, "providers", key, provider, file, |old, new| {
-                    (old.spec.plugin.name != new.spec.plugin.name).then_some("spec.plugin.name")
-                })
-                .await
-            {
+            match self.apply_one(&self.provider_objects, "providers", key, provider, file, changed_provider).await {
                 Ok(true) => self.changed(Change::Provider(key.clone())),
                 Ok(false) => {}
                 Err(problem) => drop(wanted.problems.insert(file.clone(), problem)),
             }
         }
         for (key, (proxy, file)) in &wanted.proxies {
-            match self
-                .apply_one(&self.objects, "proxies", key, proxy, file, |old, new| {
-                    (old.spec.provider != new.spec.provider).then_some("spec.provider")
-                })
-                .await
-            {
+            match self.apply_one(&self.objects, "proxies", key, proxy, file, changed_proxy).await {
                 Ok(true) => self.changed(Change::Proxy(ProxyKey::of(proxy))),
                 Ok(false) => {}
                 Err(problem) => drop(wanted.problems.insert(file.clone(), problem)),
@@ -143,18 +150,13 @@ impl LocalStore {
         if let Err(error) = self.unbury(&wanted).await {
             wanted.problems.insert(String::new(), error.to_string());
         }
-        self.tell(wanted.problems);
+        self.tell(wanted.problems.clone());
+        wanted.problems
     }
 
     /// Reads all files; of a wrong one, what it held when it was last right.
-    fn read_folder(&self) -> io::Result<Wanted> {
-        let mut files: Vec<PathBuf> = fs::read_dir(&self.folder.path)?
-            .collect::<io::Result<Vec<_>>>()?
-            .into_iter()
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|e| e == "yaml" || e == "yml") && !hidden(path))
-            .collect();
-        files.sort();
+    pub(super) fn read_folder(&self) -> io::Result<Wanted> {
+        let files = files(&self.folder.path)?;
         let mut memory = self.folder.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut wanted = Wanted { files: files.len(), ..Wanted::default() };
         let mut good = HashMap::new();
@@ -200,7 +202,7 @@ impl LocalStore {
     {
         let fail = |e: StoreError| format!("{key}: {e}");
         let digest = digest(manifest);
-        let buried = self.database.get("buried", &format!("{table}/{key}")).map_err(fail)?;
+        let buried = self.database.get(BURIED, &format!("{table}/{key}")).map_err(fail)?;
         if buried.is_some_and(|b| b == digest.as_bytes()) {
             return Ok(false);
         }
@@ -261,9 +263,9 @@ impl LocalStore {
             Some(("providers", name)) => wanted.providers.contains_key(name),
             _ => false,
         };
-        let buried = self.database.all("buried")?;
+        let buried = self.database.all(BURIED)?;
         let gone: Vec<_> =
-            buried.into_iter().filter(|(key, _)| !there(key)).map(|(key, _)| Write::remove("buried", key)).collect();
+            buried.into_iter().filter(|(key, _)| !there(key)).map(|(key, _)| Write::remove(BURIED, key)).collect();
         if gone.is_empty() { Ok(()) } else { self.database.write(gone).await }
     }
 
@@ -383,44 +385,17 @@ fn put<V>(map: &mut BTreeMap<String, V>, key: String, value: V) -> bool {
     }
 }
 
-/// Reads a file of manifests as a standalone operator does.
-///
-/// # Errors
-/// What is wrong with it and what to do; one that holds a Secret and that others may read is refused.
-pub fn read_file(path: &Path) -> Result<Vec<Manifest>, String> {
-    use std::os::unix::fs::PermissionsExt;
-    let meta = fs::metadata(path).map_err(|e| e.to_string())?;
-    if meta.len() > FILE_BYTES {
-        return Err(format!("over {FILE_BYTES} bytes; split it"));
-    }
-    let text = fs::read_to_string(path).map_err(|e| e.to_string())?;
-    let manifests = parse(&text).map_err(|e| e.to_string())?;
-    let publishes = |m: &Manifest| matches!(m, Manifest::Proxy(p) if p.spec.auth.publish_secret.is_some());
-    if manifests.iter().any(publishes) {
-        return Err("spec.auth.publishSecret: standalone there is no Secret to publish into; leave it out".into());
-    }
-    if text.trim().is_empty() {
-        // Editors empty a file before they write it; and a full disk leaves it so.
-        return Err("it is empty; remove the file if its objects are to go".into());
-    }
-    let mode = meta.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 && manifests.iter().any(|m| matches!(m, Manifest::Secret(_))) {
-        return Err(format!("it holds a Secret and its mode is {mode:04o}: run `chmod 600 {}`", path.display()));
-    }
-    Ok(manifests)
+/// The field of a Proxy that may not change, if it does.
+pub(super) fn changed_proxy(old: &Proxy, new: &Proxy) -> Option<&'static str> {
+    (old.spec.provider != new.spec.provider).then_some("spec.provider")
 }
 
-fn written_within(path: &Path, time: Duration) -> bool {
-    let written = fs::metadata(path).and_then(|meta| meta.modified());
-    // A date in the future is not long ago.
-    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < time))
+/// The field of a Provider that may not change, if it does.
+pub(super) fn changed_provider(old: &Provider, new: &Provider) -> Option<&'static str> {
+    (old.spec.plugin.name != new.spec.plugin.name).then_some("spec.plugin.name")
 }
 
-fn hidden(path: &Path) -> bool {
-    path.file_name().and_then(|n| n.to_str()).is_none_or(|n| n.starts_with('.'))
-}
-
-fn digest<T: Serialize>(manifest: &T) -> String {
+pub(super) fn digest<T: Serialize>(manifest: &T) -> String {
     hex(&Sha256::digest(serde_json::to_vec(manifest).unwrap_or_default()))
 }
 
