@@ -184,6 +184,7 @@ mod tests {
         METRICS.reconciled("proxy", "error", Duration::ZERO);
         METRICS.queue("proxy").added(1);
         METRICS.leads("proxy-operator", false);
+        METRICS.proxies("kvm-home", 1, 0);
         let text = METRICS.text();
         let page = include_str!("../../../docs/operations.md");
         let mut served: Vec<_> =
