@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 use crate::model::abandoned::{ABANDONED, Abandoned};
 use crate::model::login::Login;
 use crate::model::login::LoginKey;
-use crate::model::naming::{Kind, ObjectRef, ProxyKey};
+use crate::model::naming::{ObjectRef, ProxyKey};
 use crate::model::provider::{Provider, ProviderStatus};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
 use crate::model::secret::SecretBytes;
@@ -212,24 +212,10 @@ pub trait Store: Secrets {
     ///
     /// # Errors
     /// What is wrong, with nothing changed; or what could not be written.
-    async fn apply(&self, _: &str) -> Result<Vec<(ObjectRef, Applied)>, StoreError> {
-        Err(StoreError::Invalid("the objects of this operator are in Kubernetes: use `kubectl apply`".into()))
-    }
+    async fn apply(&self, text: &str) -> Result<Vec<(ObjectRef, Applied)>, StoreError>;
 
     /// Asks for the deletion of several. The text is what else the caller should know.
-    async fn delete(&self, objects: &[ObjectRef]) -> Vec<Result<Option<String>, StoreError>> {
-        let delete = async |object: &ObjectRef| match (object.kind, &object.namespace) {
-            (Kind::Proxy, namespace) => {
-                let namespace = namespace.clone().unwrap_or_default();
-                self.delete_proxy(&ProxyKey { namespace, name: object.name.clone() }).await
-            }
-            (Kind::Provider, _) => self.delete_provider(&object.name).await,
-            (Kind::Secret, _) => {
-                Err(StoreError::Invalid("Secrets of this operator are in Kubernetes: use `kubectl delete`".into()))
-            }
-        };
-        futures::future::join_all(objects.iter().map(async |object| delete(object).await.map(|()| None))).await
-    }
+    async fn delete(&self, objects: &[ObjectRef]) -> Vec<Result<Option<String>, StoreError>>;
 
     /// Keys of logins, the one for new instances first.
     async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError>;

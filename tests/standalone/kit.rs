@@ -30,6 +30,11 @@ pub fn at(lab: &Lab, status: i32, args: &[&str]) -> (String, String) {
     ends(status, &[args, &["--data", &data]].concat())
 }
 
+/// A table with one blank between its cells, however wide they are.
+pub fn words(table: &str) -> String {
+    table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect()
+}
+
 /// Holds a text against the one in `snapshots`: folders, ports, addresses, times and ids are left out.
 #[macro_export]
 macro_rules! shows {

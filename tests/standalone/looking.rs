@@ -7,12 +7,8 @@ use std::sync::mpsc;
 use proxy_operator_tests::lab::{Lab, proxy, wish};
 use proxy_operator_tests::process::PATIENCE;
 
-use crate::kit::{at, ends};
+use crate::kit::{at, ends, words};
 use crate::shows;
-
-fn words(text: &str) -> String {
-    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect()
-}
 
 /// What a command writes to a terminal until these words stand there.
 fn on_a_terminal(lab: &Lab, env: &[(&str, &str)], command: &str, until: &[&str]) -> String {

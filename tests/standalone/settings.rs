@@ -5,7 +5,7 @@ use std::process::Command;
 
 use proxy_operator_tests::process::Process;
 
-use crate::kit::ends;
+use crate::kit::{ends, words};
 use crate::shows;
 
 /// Runs with these variables; answers status, standard output and error.
@@ -27,9 +27,6 @@ fn each_setting_says_where_it_comes_from() {
     let (status, table, _) = with_env(&env, &flags);
     assert_eq!(status, 0);
     // The whole with its ages and ports, so without what is left out elsewhere.
-    let words = |text: &str| {
-        text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect::<String>()
-    };
     let table = words(&table);
     for line in [
         "data e environment PROXY_OPERATOR_DATA",

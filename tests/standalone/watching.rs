@@ -9,7 +9,7 @@ use proxy_operator_tests::lab::{Lab, proxy, text, wish};
 use proxy_operator_tests::process::PATIENCE;
 use serde_json::Value;
 
-use crate::kit::{at, ends};
+use crate::kit::{at, ends, words};
 use crate::shows;
 
 /// A command that goes on, and its lines.
@@ -94,9 +94,6 @@ async fn leases_are_listed_here_and_elsewhere_without_a_credential() {
     let token = token.display().to_string();
     let elsewhere = |args: &[&str]| ends(0, &[args, &["--server", &server, "--token-file", &token]].concat()).0;
     let theirs = elsewhere(&["leases"]);
-    let words = |text: &str| {
-        text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") + "\n").collect::<String>()
-    };
     shows!("leases", words(&hide(&format!("{table}\n{wide}\n{theirs}"))));
     for shown in [at(&lab, 0, &["leases", "-o", "json"]).0, elsewhere(&["leases", "-o", "yaml"])] {
         assert!(shown.contains(&text(&lease, "id")) && !shown.contains(&text(&lease, "password")), "{shown}");

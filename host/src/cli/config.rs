@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::parser::ValueSource;
@@ -184,7 +184,7 @@ pub(super) fn run(command: ConfigCommand, file: &FromFile) -> anyhow::Result<()>
     let ConfigCommand::View(ViewArgs { mut settings, output }) = command;
     settings.sort_by(|a, b| a.name.cmp(&b.name));
     for setting in settings.iter_mut().filter(|setting| file.names.contains(&setting.name)) {
-        setting.origin = format!("file {}", shown(&file.path));
+        setting.origin = format!("file {}", file.path.display());
     }
     if output == "table" {
         let mut table = table(&["SETTING", "VALUE", "ORIGIN"]);
@@ -196,8 +196,4 @@ pub(super) fn run(command: ConfigCommand, file: &FromFile) -> anyhow::Result<()>
     }
     let entry = |setting: Setting| (setting.name, json!({"value": setting.value, "origin": setting.origin}));
     document(&output, &settings.into_iter().map(entry).collect::<Map<_, _>>())
-}
-
-fn shown(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -54,7 +54,7 @@ pub(super) async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
     let (secrets, others): (Vec<_>, Vec<_>) = objects.into_iter().partition(|one| one.kind == naming::Kind::Secret);
     let mut errors = Vec::new();
     if !others.is_empty() {
-        let uids = args.uids().await?;
+        let uids = if args.wait { args.uids().await? } else { HashMap::new() };
         let accepted = args.ask(others, &mut errors).await?;
         if args.wait {
             for one in &accepted {
@@ -78,12 +78,7 @@ fn finish(errors: Vec<String>) -> anyhow::Result<()> {
 
 /// As the commands name it.
 fn as_named(object: &ObjectRef) -> Named {
-    let kind = match object.kind {
-        naming::Kind::Proxy => Kind::Proxies,
-        naming::Kind::Provider => Kind::Providers,
-        naming::Kind::Secret => Kind::Secrets,
-    };
-    Named { kind, name: object.name.clone() }
+    Named { kind: object.kind.into(), name: object.name.clone() }
 }
 
 impl DeleteArgs {
@@ -92,16 +87,9 @@ impl DeleteArgs {
         if names.is_empty() {
             return Err(nothing_named("to be deleted"));
         }
-        let reference = |one: &Named| {
-            let kind = match one.kind {
-                Kind::Proxies => naming::Kind::Proxy,
-                Kind::Secrets => naming::Kind::Secret,
-                // Events have no names.
-                Kind::Providers | Kind::Events => naming::Kind::Provider,
-            };
-            ObjectRef::new(kind, &self.namespace, &one.name)
-        };
-        Ok(names.iter().map(reference).collect())
+        // Events have no names.
+        let reference = |one: &Named| Some(ObjectRef::new(one.kind.of_manifests()?, &self.namespace, &one.name));
+        Ok(names.iter().filter_map(reference).collect())
     }
 
     fn of_files(&self) -> anyhow::Result<Vec<ObjectRef>> {
@@ -116,8 +104,7 @@ impl DeleteArgs {
     async fn uids(&self) -> anyhow::Result<HashMap<ObjectRef, String>> {
         let mut uids = HashMap::new();
         for kind in [naming::Kind::Proxy, naming::Kind::Provider] {
-            let list = if kind == naming::Kind::Proxy { "proxies" } else { "providers" };
-            for one in read::<Vec<Value>>(&self.target.data, list).await? {
+            for one in read::<Vec<Value>>(&self.target.data, Kind::from(kind).plural()).await? {
                 let at = |pointer| one.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
                 let object = ObjectRef::new(kind, at("/metadata/namespace"), at("/metadata/name"));
                 uids.insert(object, at("/metadata/uid").to_owned());

@@ -11,7 +11,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
 use super::client::{Target, ask, command, read};
-use super::tables::{ready, text};
+use super::tables::{ready, ready_condition, text};
 use crate::rest::local::Checked;
 use crate::store::{Event, Regarding};
 
@@ -71,8 +71,7 @@ impl Report {
 
     /// By its condition Ready.
     fn object(&mut self, what: &str, object: &Value, more: &str) {
-        let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-        let ready = conditions.into_iter().flatten().find(|one| one["type"] == "Ready").unwrap_or(&Value::Null);
+        let ready = ready_condition(object).unwrap_or(&Value::Null);
         let message = Some(text(ready, "/message")).filter(|message| !message.is_empty());
         self.reason(what, &text(ready, "/reason"), &message.unwrap_or("nothing is known of it yet".into()), more);
     }

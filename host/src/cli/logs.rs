@@ -7,7 +7,9 @@ use clap::Args;
 use super::client::{Failure, Target, read};
 use super::named::{Kind, Named, named, not_found};
 use super::objects::object;
+use crate::model::naming::ProxyKey;
 use crate::rest::local::{LogLine, LogPart};
+use crate::store::Regarding;
 
 /// Show what the operator logged
 #[derive(Args)]
@@ -37,8 +39,10 @@ pub(super) struct LogsArgs {
 pub(super) async fn logs(args: LogsArgs) -> anyhow::Result<()> {
     let object = args.object()?;
     let about = object.as_ref().map(|one| match one.kind {
-        Kind::Proxies => format!("proxy/{}/{}", args.namespace, one.name),
-        kind => format!("{}/{}", kind.singular(), one.name),
+        Kind::Proxies => {
+            Regarding::Proxy(ProxyKey { namespace: args.namespace.clone(), name: one.name.clone() }).to_string()
+        }
+        _ => Regarding::Provider(one.name.clone()).to_string(),
     });
     let mut part = args.read(0, about.as_deref(), args.tail, false).await?;
     if let (true, Some(one)) = (part.lines.is_empty() && !args.follow, &object) {

@@ -1,6 +1,7 @@
 //! What is meant: `KIND`, `KIND NAME…` or `KIND/NAME…`.
 
 use super::client::Failure;
+use crate::model::naming;
 
 /// What there is a list of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +37,26 @@ impl Kind {
     }
 
     pub fn singular(self) -> &'static str {
+        self.of_manifests().map_or("event", naming::Kind::word)
+    }
+
+    /// The kind of the manifests; of events there are none.
+    pub fn of_manifests(self) -> Option<naming::Kind> {
         match self {
-            Self::Proxies => "proxy",
-            Self::Providers => "provider",
-            Self::Events => "event",
-            Self::Secrets => "secret",
+            Self::Proxies => Some(naming::Kind::Proxy),
+            Self::Providers => Some(naming::Kind::Provider),
+            Self::Secrets => Some(naming::Kind::Secret),
+            Self::Events => None,
+        }
+    }
+}
+
+impl From<naming::Kind> for Kind {
+    fn from(kind: naming::Kind) -> Self {
+        match kind {
+            naming::Kind::Proxy => Self::Proxies,
+            naming::Kind::Provider => Self::Providers,
+            naming::Kind::Secret => Self::Secrets,
         }
     }
 }

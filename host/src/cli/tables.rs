@@ -53,10 +53,15 @@ pub(super) fn text(object: &Value, pointer: &str) -> String {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
+/// The condition Ready.
+pub(super) fn ready_condition(object: &Value) -> Option<&Value> {
+    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().find(|one| one["type"] == "Ready")
+}
+
 /// Status and reason of the condition Ready.
 pub(super) fn ready(object: &Value) -> (String, String) {
-    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-    match conditions.into_iter().flatten().find(|one| one["type"] == "Ready") {
+    match ready_condition(object) {
         Some(ready) => (text(ready, "/status"), text(ready, "/reason")),
         None => ("Unknown".to_owned(), String::new()),
     }

@@ -37,7 +37,7 @@ const CONFLICT_RETRY: Duration = Duration::from_millis(200);
 pub const NOT_LOOKED_AT: &str = "ProviderPending";
 
 /// What of a Provider is not its status, which is our own: whatever else changes is looked at.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Version {
     uid: Option<String>,
     generation: Option<i64>,
@@ -258,10 +258,13 @@ impl Providers {
             return Pass { again: CHECK, changed, failed: false, listed: None };
         };
         let version = Version::of(&provider);
-        let before =
-            self.looked_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(name.to_owned(), version);
-        let asked = before.as_ref().is_some_and(|before| before.asked != Version::of(&provider).asked);
-        if before.is_none_or(|before| before.uid != provider.uid()) {
+        let before = self
+            .looked_at
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .insert(name.to_owned(), version.clone());
+        let asked = before.as_ref().is_some_and(|before| before.asked != version.asked);
+        if before.is_none_or(|before| before.uid != version.uid) {
             self.begin_with(&provider);
         }
         let entry = self.plugin(&provider).await;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::condition::Condition;
+use super::instance::Finding;
 use super::span::Span;
 
 /// A backend: a plugin, the connections that it may use, and its configuration.
@@ -454,6 +455,12 @@ pub struct TargetStatus {
     /// For people.
     #[schemars(length(max = 1024))]
     pub message: String,
+}
+
+impl std::convert::From<Finding> for TargetStatus {
+    fn from(Finding { target, healthy, reason, message }: Finding) -> Self {
+        Self { name: target, healthy, reason, message }
+    }
 }
 
 impl Provider {

@@ -46,6 +46,15 @@ pub struct Leading {
     pub providers: Arc<Providers>,
 }
 
+/// What needs the one that leads.
+fn not_leading() -> Problem {
+    Problem::new(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "no_leader",
+        "this operator does not lead yet: ask the one that does, or come again in a moment",
+    )
+}
+
 /// Routes over objects and leases, and to what is logged.
 pub fn routes(
     store: Arc<dyn Store>,

@@ -24,12 +24,12 @@ use self::cache::Cache;
 use self::events::Events;
 pub use self::plugins::DIGEST_ANNOTATION;
 use self::secrets::Secrets as KubeSecrets;
-use super::{Change, Event, LabelledSecret, Store, StoreError};
+use super::{Applied, Change, Event, LabelledSecret, Store, StoreError};
 use crate::model::abandoned::Abandoned;
 use crate::model::clock::Clock;
 use crate::model::login::{Login, LoginKey};
 use crate::model::mandate::Mandate;
-use crate::model::naming::ProxyKey;
+use crate::model::naming::{Kind, ObjectRef, ProxyKey};
 use crate::model::provider::{Provider, ProviderStatus, Source};
 use crate::model::proxy::{NameRef, Proxy, ProxyStatus};
 use crate::model::secret::SecretBytes;
@@ -275,6 +275,24 @@ impl Store for KubeStore {
     async fn delete_provider(&self, name: &str) -> Result<(), StoreError> {
         let api: Api<Provider> = Api::all(self.client.clone());
         api.delete(name, &DeleteParams::default()).await.map(drop).map_err(|e| store_error(name, e))
+    }
+
+    async fn apply(&self, _: &str) -> Result<Vec<(ObjectRef, Applied)>, StoreError> {
+        Err(StoreError::Invalid("the objects of this operator are in Kubernetes: use `kubectl apply`".into()))
+    }
+
+    async fn delete(&self, objects: &[ObjectRef]) -> Vec<Result<Option<String>, StoreError>> {
+        let delete = async |object: &ObjectRef| match (object.kind, &object.namespace) {
+            (Kind::Proxy, namespace) => {
+                let namespace = namespace.clone().unwrap_or_default();
+                self.delete_proxy(&ProxyKey { namespace, name: object.name.clone() }).await
+            }
+            (Kind::Provider, _) => self.delete_provider(&object.name).await,
+            (Kind::Secret, _) => {
+                Err(StoreError::Invalid("Secrets of this operator are in Kubernetes: use `kubectl delete`".into()))
+            }
+        };
+        futures::future::join_all(objects.iter().map(async |object| delete(object).await.map(|()| None))).await
     }
 
     async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError> {

@@ -66,8 +66,8 @@ pub(super) fn judge(
 /// No more, and no longer, than a status holds.
 fn statuses(findings: Vec<Finding>) -> Vec<TargetStatus> {
     let status = |Finding { target, healthy, reason, message }: Finding| {
-        let (name, message) = (truncate(&target, TARGET_BYTES), truncate(&message, TARGET_BYTES));
-        TargetStatus { name, healthy, reason, message }
+        let (target, message) = (truncate(&target, TARGET_BYTES), truncate(&message, TARGET_BYTES));
+        Finding { target, healthy, reason, message }.into()
     };
     findings.into_iter().take(TARGETS).map(status).collect()
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::OwnLogin;
 use super::beside::Beside;
 use super::decide::{Answer, Call};
-use super::driver::Driver;
+use super::driver::{Driver, LoginSecret};
 use crate::model::error::{CallError, ErrorKind};
 use crate::model::instance::{Request, check_schema};
 use crate::model::login::{Login, LoginKey};
@@ -54,16 +54,16 @@ impl Driver {
 
     /// The login that a backend keeps in a Secret. While its Provider is not ready, what was read last stands in.
     async fn granted_login(&self, proxy: &Proxy, name: &str, handle: Option<&Handle>) -> Result<Login, CallError> {
-        let key = ProxyKey::of(proxy);
+        let (key, secret) = (ProxyKey::of(proxy), LoginSecret::Granted(name.to_owned()));
         let Some(handle) = handle else {
-            return self.last_granted(&key, name).ok_or_else(|| {
+            return self.last_login(&key, &secret).ok_or_else(|| {
                 let provider = &proxy.spec.provider;
                 let what = format!("its login is in a Secret of Provider {provider}, which is not ready");
                 CallError::new(ErrorKind::Transient, what)
             });
         };
         let login = handle.granted_login(name).await?;
-        self.remember_granted(&key, name, &login);
+        self.remember_login(&key, secret, &login);
         Ok(login)
     }
 
@@ -76,8 +76,8 @@ impl Driver {
             return OwnLogin::Lacking(missing("spec.auth.secretRef is missing".into(), "SecretMissing"));
         };
         let read = self.store.proxy_login(&proxy.namespace().unwrap_or_default(), secret).await;
-        let key = ProxyKey::of(proxy);
-        let login = match (read, self.last_login(&key, secret)) {
+        let (key, secret) = (ProxyKey::of(proxy), LoginSecret::Own(secret.clone()));
+        let login = match (read, self.last_login(&key, &secret)) {
             (Ok(login), _) | (Err(SecretError::Unreadable(_)), Some(login)) => login,
             (Err(error), _) => return OwnLogin::Lacking(missing(error.to_string(), error.reason())),
         };

@@ -1,6 +1,7 @@
 //! Does what [`decide`](super::decide) says: stores, calls, and tells health, allocator and status what follows.
 
 use std::collections::HashMap;
+use std::mem::discriminant;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -64,10 +65,17 @@ struct Known {
     memory: Memory,
     listed: Option<Listed>,
     published: Option<Published>,
-    /// What `auth.secretRef` last gave.
-    own_login: Option<(NameRef, Login)>,
-    /// What the Secret of its backend last gave, by the Secret's name among its Provider's.
-    granted: Option<(String, Login)>,
+    /// What Secrets last gave, one of each kind.
+    logins: Vec<(LoginSecret, Login)>,
+}
+
+/// A Secret that holds the login of a proxy.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum LoginSecret {
+    /// That of `auth.secretRef`.
+    Own(NameRef),
+    /// One of its Provider's, by the name that the backend gave.
+    Granted(String),
 }
 
 impl Driver {
@@ -399,32 +407,21 @@ impl Driver {
                     memory,
                     listed: None,
                     published: None,
-                    own_login: None,
-                    granted: None,
+                    logins: vec![],
                 }),
             )),
         }
     }
 
-    pub(super) fn last_login(&self, key: &ProxyKey, secret: &NameRef) -> Option<Login> {
+    pub(super) fn last_login(&self, key: &ProxyKey, secret: &LoginSecret) -> Option<Login> {
         let known = self.lock();
-        known.get(key)?.own_login.as_ref().filter(|(name, _)| name == secret).map(|(_, login)| login.clone())
+        known.get(key)?.logins.iter().find(|(last, _)| last == secret).map(|(_, login)| login.clone())
     }
 
-    pub(super) fn remember_login(&self, key: &ProxyKey, secret: &NameRef, login: &Login) {
+    pub(super) fn remember_login(&self, key: &ProxyKey, secret: LoginSecret, login: &Login) {
         if let Some(known) = self.lock().get_mut(key) {
-            known.own_login = Some((secret.clone(), login.clone()));
-        }
-    }
-
-    pub(super) fn last_granted(&self, key: &ProxyKey, name: &str) -> Option<Login> {
-        let known = self.lock();
-        known.get(key)?.granted.as_ref().filter(|(last, _)| last == name).map(|(_, login)| login.clone())
-    }
-
-    pub(super) fn remember_granted(&self, key: &ProxyKey, name: &str, login: &Login) {
-        if let Some(known) = self.lock().get_mut(key) {
-            known.granted = Some((name.to_owned(), login.clone()));
+            known.logins.retain(|(last, _)| discriminant(last) != discriminant(&secret));
+            known.logins.push((secret, login.clone()));
         }
     }
 

@@ -204,9 +204,9 @@ async fn a_login_of_the_backend_is_not_made_up_while_its_provider_is_not_ready()
     let lacking = login().await.unwrap_err();
     assert!(lacking.message.contains("Provider p, which is not ready"), "{}", lacking.message);
     let last = Login { username: "user".into(), password: "from the Secret".to_owned().into() };
-    lab.driver.remember_granted(&key(), "entries", &last);
+    lab.driver.remember_login(&key(), LoginSecret::Granted("entries".into()), &last);
     assert_eq!(login().await.unwrap(), Some(last.clone()));
-    lab.driver.remember_granted(&key(), "other entries", &last);
+    lab.driver.remember_login(&key(), LoginSecret::Granted("other entries".into()), &last);
     assert!(login().await.is_err());
 }
 

@@ -100,6 +100,7 @@ impl Roster {
     pub fn set(&self, provider: &str, uid: &str, member: Member, now: Duration) -> bool {
         let mut providers = self.lock();
         let members = providers.entry(provider.to_owned()).or_default();
+        let shown = members.shown();
         let kept = members.members.entry(uid.to_owned()).or_default();
         let before = std::mem::replace(&mut kept.member, member);
         kept.note(before.absent || kept.missing, now);
@@ -111,7 +112,9 @@ impl Roster {
         } else {
             members.replaced.remove(uid);
         }
-        members.show(provider);
+        if members.shown() != shown {
+            members.show(provider);
+        }
         before.absent != member.absent && members.judge(now)
     }
 
@@ -176,8 +179,14 @@ impl Roster {
 }
 
 impl Members {
+    /// Those that are Ready, and the others.
+    fn shown(&self) -> (u32, u32) {
+        (self.ready, self.members.len() as u32 - self.ready)
+    }
+
     fn show(&self, provider: &str) {
-        METRICS.proxies(provider, self.ready, self.members.len() as u32 - self.ready);
+        let (ready, others) = self.shown();
+        METRICS.proxies(provider, ready, others);
     }
 
     /// Answers whether it came to another verdict.

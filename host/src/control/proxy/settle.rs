@@ -170,9 +170,10 @@ pub fn member(proxy: &Proxy, memory: &Memory) -> Member {
     let gone = memory.seen.as_ref().is_some_and(|seen| seen.state.is_none());
     let served = instance.ready_since.is_some() || status.rebuilds > 0;
     let closed = rebuild.is_some_and(|rebuild| rebuild.drain || rebuild.stage != Stage::Planned);
+    let ready = is_true(&status.conditions, "Ready");
     Member {
-        ready: is_true(&status.conditions, "Ready"),
-        out: served && (closed || !is_true(&status.conditions, "Ready")),
+        ready,
+        out: served && (closed || !ready),
         replaced: rebuild.is_some() || status.next.is_some() || (served && instance.ready_since.is_none()),
         absent: gone && instance.provider_id.is_some() && memory.rebuild.is_none(),
         instances,

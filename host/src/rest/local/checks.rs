@@ -9,10 +9,8 @@ use axum::{Json, Router};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
 
-use super::Leading;
-use super::leases::not_leading;
+use super::{Leading, not_leading};
 use crate::model::condition::find;
-use crate::model::instance::Finding;
 use crate::model::provider::{Provider, TargetStatus};
 use crate::rest::problem::Problem;
 use crate::store::Store;
@@ -57,9 +55,10 @@ async fn check_one(leading: &Leading, provider: &Provider) -> Checked {
             Err(why.unwrap_or((String::new(), "it was not looked at yet".into())))
         }
     };
-    let target = |Finding { target, healthy, reason, message }| TargetStatus { name: target, healthy, reason, message };
     match outcome {
-        Ok(findings) => Checked { provider: name, targets: findings.into_iter().map(target).collect(), failure: None },
+        Ok(findings) => {
+            Checked { provider: name, targets: findings.into_iter().map(TargetStatus::from).collect(), failure: None }
+        }
         Err(failure) => Checked { provider: name, targets: vec![], failure: Some(failure) },
     }
 }

@@ -3,14 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::State;
-use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::Leading;
+use super::{Leading, not_leading};
 use crate::lease::Mode;
 use crate::model::clock::Clock;
 use crate::rest::problem::Problem;
@@ -64,15 +63,6 @@ struct Lent {
 
 pub(super) fn routes(leading: Arc<OnceLock<Leading>>, clock: Arc<dyn Clock>) -> Router {
     Router::new().route("/leases", get(list)).with_state(Lent { leading, clock })
-}
-
-/// What needs the one that leads.
-pub(super) fn not_leading() -> Problem {
-    Problem::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        "no_leader",
-        "this operator does not lead yet: ask the one that does, or come again in a moment",
-    )
 }
 
 async fn list(State(lent): State<Lent>) -> Result<Response, Problem> {

@@ -115,7 +115,7 @@ where
         let key = key_of(&object);
         let mut seen = self.lock();
         // Of an earlier namesake, too: the versions of one kind are one sequence.
-        if let Some(newer) = seen.get(&key).filter(|old| version(&***old) >= version(&object)) {
+        if let Some(newer) = seen.get(&key).filter(|old| version(&***old) >= version(&object).max(Some(0))) {
             return newer.clone();
         }
         let object = Arc::new(object);
@@ -193,7 +193,7 @@ pub(super) async fn beating<T>(beat: &Beat<'_>, work: impl Future<Output = T>) -
     }
 }
 
-/// Versions of objects of one kind can be compared as numbers (Kubernetes enhancement 5504).
-fn version<T: Resource>(object: &T) -> u64 {
-    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+/// Versions of objects of one kind can be compared as numbers (Kubernetes enhancement 5504). None: it has none.
+fn version<T: Resource>(object: &T) -> Option<u64> {
+    object.meta().resource_version.as_deref().and_then(|v| v.parse().ok())
 }

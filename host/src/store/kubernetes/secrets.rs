@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::ByteString;
@@ -39,11 +38,7 @@ pub(super) struct Secrets {
     namespace: String,
     tokens: Cache<Secret>,
     roots: FileRoots,
-    keys: tokio::sync::Mutex<Option<(Instant, Vec<LoginKey>)>>,
 }
-
-/// Each pass over each Proxy asks for the keys; they are read no more often than this.
-const KEYS_STAY: Duration = Duration::from_secs(10);
 
 impl Secrets {
     pub fn new(client: Client, namespace: &str, files: Vec<PathBuf>) -> Self {
@@ -54,7 +49,6 @@ impl Secrets {
             client,
             namespace: namespace.to_owned(),
             roots: FileRoots::new(files),
-            keys: tokio::sync::Mutex::default(),
         }
     }
 
@@ -123,16 +117,6 @@ impl Secrets {
 
     /// The keys from which logins are derived; made once, by whoever comes first.
     pub async fn login_keys(&self) -> Result<Vec<LoginKey>, StoreError> {
-        let mut keys = self.keys.lock().await;
-        if let Some((_, known)) = keys.as_ref().filter(|(read_at, _)| read_at.elapsed() < KEYS_STAY) {
-            return Ok(known.clone());
-        }
-        let read = self.read_login_keys().await?;
-        *keys = Some((Instant::now(), read.clone()));
-        Ok(read)
-    }
-
-    async fn read_login_keys(&self) -> Result<Vec<LoginKey>, StoreError> {
         let what = format!("Secret {KEYS}");
         let made = Secret {
             metadata: ObjectMeta { name: Some(KEYS.into()), ..ObjectMeta::default() },

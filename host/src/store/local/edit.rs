@@ -12,7 +12,7 @@ use super::documents::Documents;
 use super::folder::{FILE_BYTES, mode, served};
 use super::manifests::{DIGEST_ANNOTATION, changed_provider, changed_proxy, digest};
 use super::{BURIED, LocalStore};
-use crate::model::manifest::Manifest;
+use crate::model::manifest::{Manifest, SecretManifest};
 use crate::model::naming::{Kind, ObjectRef, ProxyKey};
 use crate::store::{Applied, StoreError, whole_file};
 
@@ -28,6 +28,7 @@ impl LocalStore {
         let documents = Documents::read(text).map_err(StoreError::Invalid)?;
         let _turn = self.folder.turn.lock().await;
         let wanted = self.read_folder().map_err(|e| unwritable(&self.folder.path, &e.to_string()))?;
+        let holders = self.folder.holders();
         let (mut outcomes, mut edits, mut seen) = (vec![], vec![], BTreeSet::new());
         for (manifest, body) in documents.into_bodies() {
             let object = manifest.reference();
@@ -37,7 +38,7 @@ impl LocalStore {
             served(&manifest).map_err(|why| StoreError::Invalid(format!("{object}: {why}")))?;
             let outcome = self.outcome(&object, &manifest, wanted.secrets.get(&object.name))?;
             // The first file that holds it is the one that counts.
-            let file = self.folder.holders(&object).into_iter().next();
+            let file = holders.get(&object).and_then(BTreeSet::first).cloned();
             if outcome != Applied::Unchanged || file.is_none() {
                 edits.push(Edit { manifest, body, file });
             }
@@ -70,7 +71,7 @@ impl LocalStore {
         &self,
         object: &ObjectRef,
         manifest: &Manifest,
-        secret: Option<&crate::model::manifest::SecretManifest>,
+        secret: Option<&SecretManifest>,
     ) -> Result<Applied, StoreError> {
         if let Manifest::Secret(new) = manifest {
             return Ok(match secret {
@@ -113,11 +114,13 @@ impl LocalStore {
     /// Asks for the deletions first, in the database: after a crash nothing comes back. Then the documents go.
     pub(super) async fn delete_all(&self, objects: &[ObjectRef]) -> Vec<Result<Option<String>, StoreError>> {
         let _turn = self.folder.turn.lock().await;
-        let asked = futures::future::join_all(objects.iter().map(|object| self.ask_deletion(object))).await;
+        let holders = self.folder.holders();
+        let ask = |object| self.ask_deletion(object, holders.contains_key(object));
+        let asked = futures::future::join_all(objects.iter().map(ask)).await;
         let mut by_file: BTreeMap<String, Vec<ObjectRef>> = BTreeMap::new();
         for (object, _) in objects.iter().zip(&asked).filter(|(_, asked)| asked.is_ok()) {
-            for file in self.folder.holders(object) {
-                by_file.entry(file).or_default().push(object.clone());
+            for file in holders.get(object).into_iter().flatten() {
+                by_file.entry(file.clone()).or_default().push(object.clone());
             }
         }
         let dir = self.folder.path.clone();
@@ -136,10 +139,11 @@ impl LocalStore {
         objects.iter().zip(asked).map(finish).collect()
     }
 
-    async fn ask_deletion(&self, object: &ObjectRef) -> Result<(), StoreError> {
+    /// `held`: whether a file holds it.
+    async fn ask_deletion(&self, object: &ObjectRef, held: bool) -> Result<(), StoreError> {
         let missing = || StoreError::NotFound(object.to_string());
         if object.kind == Kind::Secret {
-            return if self.folder.holders(object).is_empty() { Err(missing()) } else { Ok(()) };
+            return if held { Ok(()) } else { Err(missing()) };
         }
         let metadata = self.metadata(object).ok_or_else(missing)?;
         if let Some(digest) = metadata.annotations.and_then(|mut all| all.remove(DIGEST_ANNOTATION)) {

@@ -64,14 +64,16 @@ impl Folder {
         self.again.notify_one();
     }
 
-    /// The files that hold an object, as they were when last looked at.
-    pub fn holders(&self, object: &ObjectRef) -> Vec<String> {
+    /// The files that hold each object, in the order in which they count, as they were when last looked at.
+    pub fn holders(&self) -> HashMap<ObjectRef, BTreeSet<String>> {
         let memory = self.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let holds = |manifests: &[Manifest]| manifests.iter().any(|manifest| manifest.reference() == *object);
-        let mut files: Vec<String> =
-            memory.good.iter().filter(|(_, manifests)| holds(manifests)).map(|(file, _)| file.clone()).collect();
-        files.sort();
-        files
+        let mut holders: HashMap<_, BTreeSet<String>> = HashMap::new();
+        for (file, manifests) in &memory.good {
+            for manifest in manifests.iter() {
+                holders.entry(manifest.reference()).or_default().insert(file.clone());
+            }
+        }
+        holders
     }
 }
 
