@@ -2,6 +2,7 @@
 
 mod abandoned;
 mod apply;
+mod backup;
 mod client;
 mod completion;
 mod config;
@@ -23,6 +24,7 @@ mod plugin_args;
 mod run;
 mod selector;
 mod serve;
+mod supervisor;
 mod tables;
 mod terminal;
 mod token;
@@ -88,6 +90,8 @@ enum Command {
     Top(top::TopArgs),
     /// Find what is wrong, and what to do about it
     Doctor(doctor::DoctorArgs),
+    /// Copy the state of a running operator into a file
+    Backup(backup::BackupArgs),
     /// Look at the configuration
     #[command(subcommand)]
     Config(config::ConfigCommand),
@@ -110,19 +114,23 @@ enum Command {
     SandboxCloud(serve::SandboxCloudArgs),
 }
 
+impl Cli {
+    /// What is logged.
+    fn filter(&self) -> &str {
+        // The demo speaks for itself.
+        let quiet = matches!(self.command, Command::Demo(_));
+        self.log.as_deref().unwrap_or(if quiet { "off" } else { "info,notify=warn" })
+    }
+}
+
 /// Runs the command that the arguments name; answers the exit status.
 pub fn main() -> std::process::ExitCode {
-    let mut given: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    let file = match config::FromFile::read(&given) {
+    let file = match config::FromFile::read(std::env::args_os().collect()) {
         Ok(file) => file,
         Err(error) => return failed(&error).into(),
     };
-    given = file.added_to(given);
-    let cli = Cli::parse_from(given);
-    // The demo speaks for itself.
-    let quiet = matches!(cli.command, Command::Demo(_));
-    let filter = cli.log.as_deref().unwrap_or(if quiet { "off" } else { "info,notify=warn" });
-    let logging = logging::init(filter, cli.log_json);
+    let cli = Cli::parse_from(file.command_line());
+    let logging = logging::init(cli.filter(), cli.log_json);
     // One TLS implementation for all; a second call would only say that there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -149,7 +157,7 @@ fn failed(error: &anyhow::Error) -> u8 {
 
 async fn dispatch(command: Command, logging: Logging, file: &config::FromFile) -> anyhow::Result<u8> {
     match command {
-        Command::Run(args) => run::run(*args, logging).await.map(|()| 0),
+        Command::Run(args) => run::run(*args, logging, file.clone()).await.map(|()| 0),
         Command::Demo(args) => demo::demo(args, logging).await.map(|()| 0),
         Command::Crd => {
             for crd in crate::model::manifest::crds() {
@@ -167,6 +175,7 @@ async fn dispatch(command: Command, logging: Logging, file: &config::FromFile) -
         Command::Logs(args) => logs::logs(args).await.map(|()| 0),
         Command::Top(args) => top::top(args).await.map(|()| 0),
         Command::Doctor(args) => doctor::doctor(args).await,
+        Command::Backup(args) => backup::backup(args).await.map(|()| 0),
         Command::Config(command) => config::run(command, file).map(|()| 0),
         Command::Completion(args) => completion::completion(&args).map(|()| 0),
         Command::Man(args) => completion::man(&args).map(|()| 0),

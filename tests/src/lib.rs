@@ -14,6 +14,7 @@ pub mod oci_registry;
 pub mod plugins;
 pub mod process;
 pub mod sshd;
+pub mod systemd;
 
 use std::path::PathBuf;
 

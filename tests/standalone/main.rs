@@ -5,5 +5,6 @@ mod commands;
 mod import;
 mod kit;
 mod looking;
+mod service;
 mod settings;
 mod watching;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::{Client, Method, StatusCode};
+use reqwest::{Client, Method, Response, StatusCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -90,6 +90,21 @@ async fn tell_within(
     path: &str,
     body: String,
 ) -> anyhow::Result<(StatusCode, Value)> {
+    value(send(patience, data, method, path, body).await?).await
+}
+
+/// An answer that is no JSON, and may be long.
+pub(super) async fn download(data: &Path, path: &str) -> anyhow::Result<Response> {
+    let answer = send(COMMAND_PATIENCE, data, Method::GET, path, String::new()).await?;
+    if answer.status() != StatusCode::OK {
+        let (status, answer) = value(answer).await?;
+        expect(status, StatusCode::OK, &answer)?;
+        anyhow::bail!("the operator refused");
+    }
+    Ok(answer)
+}
+
+async fn send(patience: Duration, data: &Path, method: Method, path: &str, body: String) -> anyhow::Result<Response> {
     let socket = socket(data);
     let client = Client::builder().unix_socket(socket.as_path()).timeout(patience).build()?;
     let sent = client
@@ -98,14 +113,17 @@ async fn tell_within(
         .body(body)
         .send()
         .await;
-    let answer = sent.map_err(|error| {
+    sent.map_err(|error| {
         if error.is_connect() {
             let at = socket.display();
             Failure::Unreachable(format!("no operator answers at {at}: is it running with this --data folder?")).into()
         } else {
             anyhow::Error::from(error)
         }
-    })?;
+    })
+}
+
+async fn value(answer: Response) -> anyhow::Result<(StatusCode, Value)> {
     let status = answer.status();
     let body = answer.bytes().await?;
     Ok((status, if body.is_empty() { Value::Null } else { serde_json::from_slice(&body)? }))

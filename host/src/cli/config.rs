@@ -1,12 +1,12 @@
 //! The settings of `run`: from flags, the environment, a file, or by default; and `config view`, which says which.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser as _, Subcommand};
 use serde_json::{Map, Value, json};
 
 use super::Cli;
@@ -14,11 +14,14 @@ use super::client::Failure;
 use super::get::document;
 use super::run::RunArgs;
 use super::tables::table;
+use crate::rest::local::Logging;
 
 /// The flag that names the file, which is not set in it.
 const CONFIG: &str = "config";
 /// The flag of `config view` that is no setting.
 const OUTPUT: &str = "output";
+/// The setting that changes while the operator runs.
+const LOG: &str = "log";
 
 /// Look at the configuration
 #[derive(Subcommand)]
@@ -98,32 +101,34 @@ fn setting(arg: &Arg, matches: &ArgMatches) -> Option<Setting> {
     Some(Setting { name: arg.get_long()?.to_owned(), value: (!values.is_empty()).then(|| values.join(",")), origin })
 }
 
-/// What the file adds to the command line, and which settings these are.
-#[derive(Default)]
+/// The command line, and what the file adds to it.
+#[derive(Clone)]
 pub(super) struct FromFile {
-    arguments: Vec<OsString>,
-    names: BTreeSet<String>,
-    path: PathBuf,
+    given: Vec<OsString>,
+    /// Arguments by the setting that they are of.
+    added: BTreeMap<String, Vec<OsString>>,
+    path: Option<PathBuf>,
 }
 
 impl FromFile {
-    /// The command line, with what the file sets and neither a flag nor the environment does.
+    /// What the file sets and neither a flag nor the environment does.
     ///
     /// # Errors
     /// When the file cannot be read, or sets what there is not.
-    pub fn read(given: &[OsString]) -> anyhow::Result<Self> {
+    pub fn read(given: Vec<OsString>) -> anyhow::Result<Self> {
+        let mut this = Self { given, added: BTreeMap::new(), path: None };
         // What is wrong with the command line is told when it is read in earnest.
         let command = Cli::command().ignore_errors(true).mut_subcommands(|below| below.ignore_errors(true));
-        let Ok(matches) = command.try_get_matches_from(given) else { return Ok(Self::default()) };
+        let Ok(matches) = command.try_get_matches_from(&this.given) else { return Ok(this) };
         let below = match matches.subcommand() {
             Some(("run", run)) => Some(run),
             Some((CONFIG, config)) => config.subcommand_matches("view"),
             _ => None,
         };
         let path = below.and_then(|below| Some((below, below.try_get_one::<PathBuf>(CONFIG).ok()??)));
-        let Some((below, path)) = path else { return Ok(Self::default()) };
+        let Some((below, path)) = path else { return Ok(this) };
         let text = std::fs::read_to_string(path).with_context(|| format!("--config {}", path.display()))?;
-        let mut this = Self { path: path.clone(), ..Self::default() };
+        this.path = Some(path.clone());
         this.take(&text, below).map_err(|why| Failure::Usage(format!("--config {}: {why}", path.display())))?;
         Ok(this)
     }
@@ -150,23 +155,57 @@ impl FromFile {
             ) {
                 continue;
             }
-            self.names.insert(name.clone());
-            match (is_switch(arg), words.as_slice()) {
-                (true, [word]) if word == "true" => self.arguments.push(format!("--{name}").into()),
-                (true, [word]) if word == "false" => {}
+            let added = match (is_switch(arg), words.as_slice()) {
+                (true, [word]) if word == "true" => vec![format!("--{name}").into()],
+                (true, [word]) if word == "false" => vec![],
                 (true, _) => return Err(format!("{name} is true or false")),
-                (false, words) => {
-                    self.arguments.extend(words.iter().map(|word| OsString::from(format!("--{name}={word}"))));
-                }
-            }
+                (false, words) => words.iter().map(|word| OsString::from(format!("--{name}={word}"))).collect(),
+            };
+            self.added.insert(name.clone(), added);
         }
         Ok(())
     }
 
     /// The whole command line.
-    pub fn added_to(&self, mut given: Vec<OsString>) -> Vec<OsString> {
-        given.extend(self.arguments.iter().cloned());
-        given
+    pub fn command_line(&self) -> impl Iterator<Item = &OsString> {
+        self.given.iter().chain(self.added.values().flatten())
+    }
+
+    /// Reads the file again: what is logged changes at once, and what needs a new start is told.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is wrong; then nothing changes.
+    pub fn reload(&mut self, logging: &Logging) -> anyhow::Result<()> {
+        let Some(path) = self.path.clone() else {
+            anyhow::bail!(
+                "there is no --config to read again; manifests, plugins, tokens and Secrets are followed anyway"
+            );
+        };
+        let next = Self::read(self.given.clone())?;
+        // As a start would take it.
+        let cli = Cli::try_parse_from(next.command_line()).map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?;
+        let names = self.added.keys().chain(next.added.keys()).collect::<BTreeSet<_>>();
+        let changed: Vec<&str> = names
+            .into_iter()
+            .filter(|name| self.added.get(*name) != next.added.get(*name))
+            .map(String::as_str)
+            .collect();
+        if changed.contains(&LOG) {
+            (logging.set)(cli.filter()).map_err(anyhow::Error::msg)?;
+        }
+        let later: Vec<&str> = changed.into_iter().filter(|name| *name != LOG).collect();
+        if later.is_empty() {
+            tracing::info!(file = %path.display(), "settings were read again");
+        } else {
+            let settings = later.join(", ");
+            tracing::warn!(file = %path.display(), settings, "settings were read again; these wait for the next start");
+        }
+        // The others are still as they were at the start.
+        match next.added.get(LOG) {
+            Some(log) => drop(self.added.insert(LOG.to_owned(), log.clone())),
+            None => drop(self.added.remove(LOG)),
+        }
+        Ok(())
     }
 }
 
@@ -183,8 +222,9 @@ fn words(name: &str, value: &Value) -> Result<Vec<String>, String> {
 pub(super) fn run(command: ConfigCommand, file: &FromFile) -> anyhow::Result<()> {
     let ConfigCommand::View(ViewArgs { mut settings, output }) = command;
     settings.sort_by(|a, b| a.name.cmp(&b.name));
-    for setting in settings.iter_mut().filter(|setting| file.names.contains(&setting.name)) {
-        setting.origin = format!("file {}", file.path.display());
+    let path = file.path.as_deref().unwrap_or(Path::new("")).display();
+    for setting in settings.iter_mut().filter(|setting| file.added.contains_key(&setting.name)) {
+        setting.origin = format!("file {path}");
     }
     if output == "table" {
         let mut table = table(&["SETTING", "VALUE", "ORIGIN"]);

@@ -165,7 +165,8 @@ impl Fleet {
             tasks.spawn(async move { axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await });
         }
         let leading = Arc::new(OnceLock::new());
-        let local = rest::local::routes(store.clone(), settings.logging, leading.clone(), clock.clone());
+        let local =
+            rest::local::routes(store.clone(), settings.logging, leading.clone(), clock.clone(), database.clone());
         let (at_door, at_judge) = (stop.clone(), stop.clone());
         tasks.spawn(async move { axum::serve(door, local).with_graceful_shutdown(at_door.cancelled_owned()).await });
         tasks.spawn(judge::serve(judge_port, at_judge));

@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::{ArgAction, Args};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::signal::unix::{SignalKind, signal};
 
+use super::config::FromFile;
 use super::fleet::{Fleet, Place, Settings};
 use super::plugin_args::PluginArgs;
+use super::supervisor;
 use crate::model::span::Span;
 use crate::rest::local::Logging;
 use crate::store::kubernetes::election::Times;
@@ -83,7 +86,9 @@ pub(super) struct RunArgs {
     gc_dry_run: bool,
 }
 
-pub(super) async fn run(args: RunArgs, logging: Logging) -> anyhow::Result<()> {
+pub(super) async fn run(args: RunArgs, logging: Logging, mut file: FromFile) -> anyhow::Result<()> {
+    // From the first moment: the default of this signal is to end.
+    let mut hangup = signal(SignalKind::hangup())?;
     let place = match args.manifests {
         Some(manifests) => Place::Standalone { manifests },
         None => {
@@ -115,7 +120,7 @@ pub(super) async fn run(args: RunArgs, logging: Logging) -> anyhow::Result<()> {
         judge_url: args.judge_url,
         gc_grace: args.gc_grace.duration(),
         gc_dry_run: args.gc_dry_run,
-        logging,
+        logging: logging.clone(),
     })
     .await?;
     // For whoever starts the operator with port 0, and for people.
@@ -126,12 +131,26 @@ pub(super) async fn run(args: RunArgs, logging: Logging) -> anyhow::Result<()> {
     if let Some(file) = &args.config {
         tracing::info!(file = %file.display(), "settings were read");
     }
+    supervisor::started();
+    let reload = async {
+        while let Some(()) = hangup.recv().await {
+            supervisor::reloading();
+            if let Err(error) = file.reload(&logging) {
+                tracing::error!(error = format!("{error:#}"), "settings stay as they are");
+            }
+            supervisor::started();
+        }
+        std::future::pending().await
+    };
     tokio::select! {
         () = super::told_to_stop() => {}
         // At once, whatever is under way: somebody else may lead by now.
         error = fleet.failed() => return Err(error),
+        () = reload => {}
+        () = supervisor::alive() => {}
     }
     tracing::info!("stopping");
+    supervisor::stopping();
     fleet.stop().await;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The commands' own door: whole objects over a socket in the data folder, which only the operator's user can open.
 
+mod backup;
 mod checks;
 mod leases;
 mod logs;
@@ -21,6 +22,7 @@ use crate::control::provider::Providers;
 use crate::lease::allocator::Allocator;
 use crate::model::clock::Clock;
 use crate::model::naming::{ObjectRef, ProxyKey};
+use crate::store::local::database::Database;
 use crate::store::{Store, StoreError};
 
 /// As much as one command applies or deletes at once.
@@ -61,6 +63,7 @@ pub fn routes(
     logging: Logging,
     leading: Arc<OnceLock<Leading>>,
     clock: Arc<dyn Clock>,
+    database: Database,
 ) -> Router {
     let Logging { set: set_log, lines } = logging;
     let log = put(move |filter: String| async move {
@@ -80,6 +83,7 @@ pub fn routes(
         .route("/delete", post(delete_all).layer(DefaultBodyLimit::max(APPLIED_BYTES)))
         .route("/events", get(events))
         .with_state(store.clone())
+        .merge(backup::routes(database))
         .merge(logs::routes(lines))
         .merge(leases::routes(leading.clone(), clock))
         .merge(checks::routes(store, leading))

@@ -3,36 +3,73 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Writes a file with this mode, in the place of one that is there, whose owner stays. On return it is on the disk.
 ///
 /// # Errors
 /// When it cannot be written; then the old one is as it was.
 pub fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
-    // A link stays one: its file is replaced.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{:08x}.new", rand::random::<u32>()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-    let owner = fs::metadata(path).ok().map(|old| (old.uid(), old.gid()));
-    let written = (|| {
-        let made = file.metadata()?;
+    let mut draft = Draft::new(path, mode)?;
+    draft.file().write_all(text.as_bytes())?;
+    draft.finish()
+}
+
+/// A file that takes its place when it is finished, and is removed when it is dropped before.
+pub struct Draft {
+    path: PathBuf,
+    temporary: PathBuf,
+    file: File,
+}
+
+impl Draft {
+    /// An empty file with this mode, and with the owner of the one whose place it is to take.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn new(path: &Path, mode: u32) -> io::Result<Self> {
+        // A link stays one: its file is replaced.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let temporary = path.with_file_name(format!(".{name}.{:08x}.new", rand::random::<u32>()));
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        let owner = fs::metadata(&path).ok().map(|old| (old.uid(), old.gid()));
+        let draft = Self { path, temporary, file };
+        let made = draft.file.metadata()?;
         if let Some((uid, gid)) = owner.filter(|owner| *owner != (made.uid(), made.gid())) {
-            fchown(&file, Some(uid), Some(gid))?;
+            fchown(&draft.file, Some(uid), Some(gid))?;
         }
         // Whatever the umask took away.
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    })();
-    if let Err(error) = written {
-        // What failed is told; that its rest stays, too, would hide it.
-        let _ = fs::remove_file(&temporary);
-        return Err(error);
+        draft.file.set_permissions(fs::Permissions::from_mode(mode))?;
+        Ok(draft)
     }
-    sync_folder(path)
+
+    /// What is written to.
+    pub fn file(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Where it is until it is finished.
+    pub fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Takes its place; on return it is on the disk.
+    ///
+    /// # Errors
+    /// When the disk fails; before it has taken its place the old one is as it was.
+    pub fn finish(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.path)?;
+        sync_folder(&self.path)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // After the rename there is none of this name. What failed is told; that its rest stays, too, would hide it.
+        let _ = fs::remove_file(&self.temporary);
+    }
 }
 
 /// Removes a file; on return it is gone from the disk.

@@ -2,10 +2,16 @@
 //!
 //! One thread writes. What waits while it syncs the disk shares the next commit, so that many small writes cost few syncs.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Seek as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::{Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::{
+    Durability, ReadOnlyDatabase, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError,
+};
+use redb::{TableHandle as _, backends::FileBackend};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::store::StoreError;
@@ -70,6 +76,7 @@ struct Job {
 pub struct Database {
     inner: Arc<redb::Database>,
     jobs: mpsc::Sender<Job>,
+    dir: PathBuf,
 }
 
 impl Database {
@@ -96,7 +103,7 @@ impl Database {
         };
         let inner = redb::Builder::new()
             .set_cache_size(8 << 20)
-            .create_with_backend(redb::backends::FileBackend::new(file).map_err(|e| fail(e.to_string()))?)
+            .create_with_backend(FileBackend::new(file).map_err(|e| fail(e.to_string()))?)
             .map_err(|e| match e {
                 redb::DatabaseError::DatabaseAlreadyOpen => {
                     fail("another process has it open; one operator runs per data folder".into())
@@ -110,7 +117,7 @@ impl Database {
             .name("database".into())
             .spawn(move || write_all(&writer, queue))
             .map_err(|e| fail(e.to_string()))?;
-        let this = Self { inner, jobs };
+        let this = Self { inner, jobs, dir: path.parent().unwrap_or(Path::new("")).to_owned() };
         match this.get("meta", "format")? {
             None => commit(&this.inner, &[Write::put("meta", "format", FORMAT.to_vec())]).map_err(fail)?,
             Some(found) if found == FORMAT => {}
@@ -169,6 +176,65 @@ impl Database {
         answer.await.map_err(|_| gone())?.map_err(StoreError::Unavailable)
     }
 
+    /// A database of its own, with what was committed last; writers go on meanwhile. The file has no name: it is gone when it
+    /// is closed. Takes as long as the disk does.
+    ///
+    /// # Errors
+    /// When the disk fails or is full.
+    pub fn copy(&self) -> Result<File, StoreError> {
+        let path = self.dir.join(format!("backup-{}.redb", uuid::Uuid::new_v4()));
+        let copied = (|| -> Result<File, redb::Error> {
+            use std::os::unix::fs::OpenOptionsExt;
+            let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            // Nothing stays of it, however this ends.
+            std::fs::remove_file(&path)?;
+            let copy = redb::Builder::new()
+                .set_cache_size(8 << 20)
+                .create_with_backend(FileBackend::new(file.try_clone()?)?)?;
+            let (from, to) = (self.inner.begin_read()?, copy.begin_write()?);
+            for table in from.list_tables()? {
+                let name = table.name().to_owned();
+                let mut rows = to.open_table(definition(&name))?;
+                for row in from.open_table(definition(&name))?.iter()? {
+                    let (key, value) = row?;
+                    rows.insert(key.value(), value.value())?;
+                }
+            }
+            to.commit()?;
+            drop(copy);
+            file.rewind()?;
+            Ok(file)
+        })();
+        copied.map_err(|e| {
+            StoreError::Unavailable(format!("a copy beside {}: {e}", self.dir.join("state.redb").display()))
+        })
+    }
+
+    /// Rows of each table of a file that no operator has open.
+    ///
+    /// # Errors
+    /// When it is no database, damaged, or of another format.
+    pub fn rows(path: &Path) -> Result<BTreeMap<String, u64>, StoreError> {
+        let fail = |what: String| StoreError::Unavailable(format!("{}: {what}", path.display()));
+        let read = || -> Result<_, redb::Error> {
+            let transaction = ReadOnlyDatabase::open(path)?.begin_read()?;
+            let mut rows = BTreeMap::new();
+            let mut format = None;
+            for table in transaction.list_tables()? {
+                let of = transaction.open_table(definition(table.name()))?;
+                rows.insert(table.name().to_owned(), of.len()?);
+                if table.name() == "meta" {
+                    format = of.get("format")?.map(|format| format.value().to_vec());
+                }
+            }
+            Ok((rows, format))
+        };
+        match read().map_err(|e| fail(e.to_string()))? {
+            (rows, Some(format)) if format == FORMAT => Ok(rows),
+            _ => Err(fail("it is no database of this version".into())),
+        }
+    }
+
     /// The value of a key that is made once and then stays.
     ///
     /// # Errors
@@ -188,7 +254,7 @@ impl Database {
     }
 }
 
-fn definition(table: &'static str) -> TableDefinition<'static, &'static str, &'static [u8]> {
+fn definition(table: &str) -> TableDefinition<'_, &'static str, &'static [u8]> {
     TableDefinition::new(table)
 }
 
@@ -286,6 +352,27 @@ mod tests {
         let _first = Database::open(&path).unwrap();
         let error = Database::open(&path).err().unwrap().to_string();
         assert!(error.contains("another process has it open"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_copy_has_all_that_was_committed_and_leaves_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = Database::open(&dir.path().join("state.redb")).unwrap();
+        let many =
+            |table: &'static str, n: usize| (0..n).map(move |i| Write::put(table, format!("{i}"), vec![7; 9000]));
+        database.write(many("a", 300).chain(many("b", 2)).collect()).await.unwrap();
+        let mut copy = database.copy().unwrap();
+        database.write(vec![Write::remove("a", "0")]).await.unwrap();
+        let restored = dir.path().join("restored.redb");
+        std::io::copy(&mut copy, &mut File::create(&restored).unwrap()).unwrap();
+        let rows = Database::rows(&restored).unwrap();
+        assert_eq!((rows["a"], rows["b"], rows["meta"]), (300, 2, 1));
+        assert_eq!(Database::open(&restored).unwrap().all("a").unwrap().len(), 300);
+        let names = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(names, 2, "state.redb and restored.redb");
+        std::fs::write(&restored, "no database").unwrap();
+        let error = Database::rows(&restored).unwrap_err().to_string();
+        assert!(error.contains("restored.redb: "), "{error}");
     }
 
     #[tokio::test]
