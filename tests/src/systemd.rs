@@ -9,15 +9,14 @@ use tempfile::TempDir;
 
 use crate::process::PATIENCE;
 
-/// `$1`: a folder; `$1/files` is copied over the root. What is started from now on sees nothing of the network but its own
-/// loopback, and its changes to the file system are in memory.
+/// `$1`: an empty folder; `$2`: the checkout. What is started from now on sees nothing of the network but its own loopback,
+/// and its changes to the file system are in memory.
 const BOOT: &str = r#"set -e
 mount --make-rprivate /
-files=$(mktemp -d) && cp -a "$1/files/." "$files"
 mount -t tmpfs tmpfs "$1" && cd "$1" && mkdir upper work root
 mount -t overlay overlay -o "lowerdir=/,upperdir=upper,workdir=work" root && cd root
-rm -rf etc/systemd/system/*.wants "$files/none" && cp -a "$files/." . && rm -r "$files"
-systemd-sysusers --root="$PWD" proxy-operator.conf
+rm -rf etc/systemd/system/*.wants
+mkdir -p usr/src/proxy-operator && mount --bind -o ro "$2" usr/src/proxy-operator
 for dir in run tmp dev; do mount -t tmpfs tmpfs $dir; done
 mount -t proc proc proc
 mount -t sysfs -o ro sysfs sys
@@ -45,20 +44,16 @@ pub struct Systemd {
 }
 
 impl Systemd {
-    /// Boots with these files (their place from the root, and what is copied there). None, with the reason printed, where
-    /// that cannot be.
-    pub fn boot(files: &[(&str, PathBuf)]) -> Option<Self> {
+    /// Boots it. None, with the reason printed, where that cannot be.
+    pub fn boot() -> Option<Self> {
         let has = |path: &str| Path::new(path).exists();
-        if !has("/lib/systemd/systemd") || !has("/usr/bin/systemd-sysusers") || !has("/usr/bin/unshare") {
+        if !has("/lib/systemd/systemd") || !has("/usr/bin/unshare") {
             println!("SKIPPED: there is no systemd: install systemd");
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
-        for (place, from) in files {
-            let to = dir.path().join("files").join(place);
-            fs::create_dir_all(to.parent().unwrap()).unwrap();
-            fs::copy(from, to).unwrap();
-        }
+        let root = dir.path().join("root");
+        fs::create_dir(&root).unwrap();
         let log = File::create(dir.path().join("boot.log")).unwrap();
         // Groups of its own, so that what systemd makes there can be taken away again.
         let name = format!("proxy-operator-systemd-{}", std::process::id());
@@ -74,10 +69,11 @@ impl Systemd {
             enter += &format!("echo $$ >{}/cgroup.procs; ", group.display());
         }
         let unshare =
-            "exec unshare --fork --pid --kill-child --mount --uts --ipc --net --cgroup sh -c \"$0\" sh \"$1\"";
+            "exec unshare --fork --pid --kill-child --mount --uts --ipc --net --cgroup sh -c \"$0\" sh \"$1\" \"$2\"";
         let unshare = Command::new("sh")
             .args(["-ec", &(enter + unshare), BOOT])
-            .arg(dir.path())
+            .arg(root)
+            .arg(crate::root())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -97,7 +93,7 @@ impl Systemd {
     pub fn run(&self, command: &[&str]) -> Output {
         let enter = ["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--wd=/"];
         let mut nsenter = Command::new("nsenter");
-        nsenter.args(["--target", &self.init]).args(enter).args(["timeout", "60"]).args(command);
+        nsenter.args(["--target", &self.init]).args(enter).args(["env", "--chdir=/usr/src/proxy-operator", "timeout", "60"]).args(command);
         nsenter.stdin(Stdio::null()).output().unwrap()
     }
 

@@ -1,7 +1,6 @@
 //! The operator as a service: settings read again, a copy of its state while it runs, and the unit under a real systemd.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -91,28 +90,18 @@ fn settings_are_read_again_when_the_operator_is_told() {
     assert_eq!(operator.stop(), Some(0));
 }
 
-/// Files of the service, by their place.
-fn installed() -> Vec<(&'static str, PathBuf)> {
-    let root = proxy_operator_tests::root();
-    let deploy = root.join("deploy/systemd");
-    vec![
-        ("usr/local/bin/proxy-operator", proxy_operator_tests::binary()),
-        ("usr/local/lib/proxy-operator/plugins/static.wasm", root.join("bin/plugins/static.wasm")),
-        ("etc/systemd/system/proxy-operator.service", deploy.join("proxy-operator.service")),
-        ("usr/lib/sysusers.d/proxy-operator.conf", deploy.join("sysusers.conf")),
-        ("etc/proxy-operator/config.yaml", deploy.join("config.yaml")),
-    ]
-}
-
 #[test]
 fn the_unit_runs_under_systemd() {
-    let Some(mut systemd) = Systemd::boot(&installed()) else { return };
+    let Some(mut systemd) = Systemd::boot() else { return };
+    let page = fs::read_to_string(proxy_operator_tests::root().join("docs/operations.md")).unwrap();
+    let (_, installation) = page.split_once("### As a service").unwrap();
+    let commands = installation.split("```").nth(1).unwrap();
+    systemd.does(&["sh", "-exc", commands]);
     let data = ["--data", "/var/lib/proxy-operator/data"];
     let property = |systemd: &Systemd, name: &str| {
         systemd.does(&["systemctl", "show", "--value", "-p", name, "proxy-operator"]).trim().to_owned()
     };
-    systemd.does(&["systemctl", "start", "proxy-operator"]);
-    // Ready as soon as start returns: the socket answers.
+    // Ready as soon as the last command returns: the socket answers.
     let operator = |args: &[&'static str]| [&["/usr/local/bin/proxy-operator"], args, &data].concat();
     assert!(systemd.does(&operator(&["get", "px"])).is_empty());
 
