@@ -93,7 +93,11 @@ impl Systemd {
     pub fn run(&self, command: &[&str]) -> Output {
         let enter = ["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--wd=/"];
         let mut nsenter = Command::new("nsenter");
-        nsenter.args(["--target", &self.init]).args(enter).args(["env", "--chdir=/usr/src/proxy-operator", "timeout", "60"]).args(command);
+        nsenter
+            .args(["--target", &self.init])
+            .args(enter)
+            .args(["env", "--chdir=/usr/src/proxy-operator", "timeout", "60"])
+            .args(command);
         nsenter.stdin(Stdio::null()).output().unwrap()
     }
 

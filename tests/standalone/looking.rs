@@ -98,3 +98,12 @@ async fn the_doctor_names_what_is_wrong_and_what_helps() {
     );
     shows!("doctor-without", format!("{gone}\n{silent}"));
 }
+
+#[test]
+fn the_demo_removes_no_folder_that_held_something_before() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("mine"), "").unwrap();
+    let (_, error) = ends(1, &["demo", "--once", "--dir", &dir.path().display().to_string()]);
+    assert!(error.contains("holds something already"), "{error}");
+    assert!(dir.path().join("mine").exists());
+}

@@ -17,6 +17,7 @@ use super::fleet::{Fleet, Place, Settings};
 use super::named::Kind;
 use super::plugin_args::PluginArgs;
 use super::tables::object_table;
+use super::terminal::{bold, coloured};
 use super::write_whole;
 use crate::model::PROVIDER_SECRET_LABEL;
 use crate::model::condition::{find, is_true};
@@ -41,7 +42,7 @@ pub(super) struct DemoArgs {
     /// Folder that holds sandbox.wasm [default: plugins beside this program]
     #[arg(long, value_name = "DIR")]
     plugin_dir: Option<PathBuf>,
-    /// Folder for manifests and state [default: a new one under the system's temporary folder]
+    /// Folder for manifests and state, new or empty, and removed at the end [default: a new one under the system's temporary folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -49,6 +50,9 @@ pub(super) struct DemoArgs {
 pub(super) async fn demo(args: DemoArgs, logging: Logging) -> anyhow::Result<()> {
     let dir =
         args.dir.unwrap_or_else(|| std::env::temp_dir().join(format!("proxy-operator-demo-{}", std::process::id())));
+    // It is removed at the end.
+    let free = fs::read_dir(&dir).map_or(true, |mut entries| entries.next().is_none());
+    anyhow::ensure!(free, "--dir {} holds something already: name a folder that is new or empty", dir.display());
     let stop = CancellationToken::new();
     let outcome = {
         let mut story = std::pin::pin!(show(&dir, args.plugin_dir, args.once, logging, &stop));
@@ -159,7 +163,7 @@ async fn show(
     })
     .await?;
     let shown = proxies.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>()?;
-    print!("{}", indent(&object_table(Kind::Proxies, &shown, false).to_string()));
+    print!("{}", indent(&coloured(&object_table(Kind::Proxies, &shown, false).to_string())));
     say(&format!(
         "{} proxies are ready after {:.1} s: made, running, and probed through to the judge",
         proxies.len(),
@@ -269,7 +273,7 @@ fn proxy(name: &str) -> String {
 }
 
 fn head(text: &str) {
-    println!("\n■ {text}");
+    println!("\n{}", bold(&format!("■ {text}")));
 }
 
 fn say(text: &str) {

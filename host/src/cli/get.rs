@@ -13,6 +13,7 @@ use super::named::{Kind, Named, named, not_found};
 use super::place::Place;
 use super::selector::Selector;
 use super::tables::{event_table, header, object_table, row, text};
+use super::terminal::coloured;
 use crate::store::Event;
 
 /// Between two looks of `--watch`.
@@ -116,7 +117,7 @@ async fn show(args: &GetArgs, names: &[Named], kind: Kind) -> anyhow::Result<()>
             several => document(output, &several)?,
         },
         _ if all.is_empty() => eprintln!("no {} found", kind.plural()),
-        output => println!("{}", object_table(kind, &all, output == "wide")),
+        output => println!("{}", coloured(&object_table(kind, &all, output == "wide").to_string())),
     }
     Ok(())
 }
@@ -174,7 +175,7 @@ async fn watch(args: &GetArgs, names: &[Named], kind: Kind) -> anyhow::Result<()
             }
         }
         for shown in &lines {
-            if writeln!(std::io::stdout(), "{}", padded(shown, &widths)).is_err() {
+            if writeln!(std::io::stdout(), "{}", coloured(&padded(shown, &widths))).is_err() {
                 return Ok(());
             }
         }

@@ -1,11 +1,27 @@
 //! What only a terminal gets.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 
 /// Whether colours are shown: on a terminal, unless NO_COLOR is set or the terminal is dumb.
 pub(super) fn colours(terminal: bool) -> bool {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// A table for standard output: on a terminal, the words that say how an object is have the colour of what they say.
+pub(super) fn coloured(table: &str) -> String {
+    if !colours(io::stdout().is_terminal()) {
+        return table.to_owned();
+    }
+    let paint = |table: String, (word, colour): (&str, u8)| {
+        table.replace(&format!(" {word} "), &format!(" \x1b[{colour}m{word}\x1b[0m "))
+    };
+    [("True", 32), ("False", 31), ("Unknown", 33)].into_iter().fold(table.to_owned(), paint)
+}
+
+/// A heading for standard output.
+pub(super) fn bold(text: &str) -> String {
+    if colours(io::stdout().is_terminal()) { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
 }
 
 /// The whole terminal, until it is dropped.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::client::{Failure, Target, ask, expect, read};
 use super::tables::{age, ready, table, text};
-use super::terminal::{Screen, colours};
+use super::terminal::{Screen, coloured};
 use crate::model::span::Span;
 use crate::rest::local::ShownLease;
 
@@ -80,9 +80,7 @@ pub(super) async fn top(args: TopArgs) -> anyhow::Result<()> {
         let note = trouble.take().unwrap_or_else(|| format!("{now:.0}, every {}; Ctrl-C ends", args.interval));
         let mut lines = vec![format!("proxy-operator top: {note}"), String::new()];
         lines.extend(fleet.lines(now));
-        let coloured = colours(true);
-        screen
-            .draw(&lines.iter().map(|line| if coloured { colour(line) } else { line.clone() }).collect::<Vec<_>>())?;
+        screen.draw(&lines.iter().map(|line| coloured(line)).collect::<Vec<_>>())?;
         tokio::select! {
             () = super::told_to_stop() => return Ok(()),
             () = tokio::time::sleep(interval) => {}
@@ -98,13 +96,6 @@ pub(super) async fn top(args: TopArgs) -> anyhow::Result<()> {
 
 fn is_ready(object: &Value) -> bool {
     ready(object).0 == "True"
-}
-
-/// The words that say how an object is, in the colour of what they say.
-fn colour(line: &str) -> String {
-    line.replace(" True ", " \x1b[32mTrue\x1b[0m ")
-        .replace(" False ", " \x1b[31mFalse\x1b[0m ")
-        .replace(" Unknown ", " \x1b[33mUnknown\x1b[0m ")
 }
 
 impl Fleet {
