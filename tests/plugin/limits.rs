@@ -1,5 +1,7 @@
 //! Each limit with a guest that goes past it, and the page that names both.
 
+use std::fmt::Debug;
+use std::fs;
 use std::sync::Arc;
 
 use proxy_operator::model::clock::SystemClock;
@@ -206,17 +208,26 @@ fn every_limit_has_a_row_that_names_its_guest() {
     }
 }
 
-#[test]
-fn every_refusal_has_a_row_that_names_its_proof() {
+#[tokio::test]
+async fn every_refusal_has_a_row_that_names_its_proof() {
     let rows = rows("docs/providers.md");
-    let own = Refused::iter().filter(|r| !matches!(r, Refused::Contract | Refused::Code)).map(<&str>::from);
-    let all = own.chain(ContractRefused::iter().map(<&str>::from)).chain(CodeRefused::iter().map(<&str>::from));
-    for name in all {
-        let folders = ["tests/guests/examples", "tests/plugin", "tests/api"];
-        let proven = rows.iter().filter(|(found, _)| found == name).any(|(_, proof)| {
-            let file = format!("{}.rs", proof.trim_matches('`'));
-            folders.iter().any(|folder| root().join(folder).join(&file).exists())
-        });
-        assert!(proven, "docs/providers.md has no row for {name} that names a guest or a test");
+    let named = |refused: &dyn Debug, label: &'static str| (format!("{refused:?}"), label);
+    let own = Refused::iter().filter(|r| !matches!(r, Refused::Contract | Refused::Code));
+    let all = own.map(|r| named(&r, r.into()));
+    let all = all.chain(ContractRefused::iter().map(|r| named(&r, r.into())));
+    for (variant, label) in all.chain(CodeRefused::iter().map(|r| named(&r, r.into()))) {
+        let found = rows.iter().find(|(found, _)| found == label);
+        let proof = found.unwrap_or_else(|| panic!("docs/providers.md has no row for {label}")).1.trim_matches('`');
+        let file = |folder: &str| fs::read_to_string(root().join(folder).join(format!("{proof}.rs"))).ok();
+        if file("tests/guests/examples").is_some() {
+            let refused = loader().load(proof, bytes_of(proof)).await.err();
+            assert_eq!(refused.map(|error| error.label()), Some(label), "guest {proof}");
+        } else {
+            // Such a test tells the refusals apart by their variant, or their label.
+            let names = [format!("Error::{variant}"), format!("\"{label}\"")];
+            let texts = ["tests/plugin", "tests/api"].map(file);
+            let proven = texts.iter().flatten().any(|text| names.iter().any(|name| text.contains(name)));
+            assert!(proven, "{label}: docs/providers.md names {proof}, which is no guest and no test of it");
+        }
     }
 }
