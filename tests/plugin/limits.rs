@@ -186,9 +186,11 @@ async fn a_listing_that_would_fill_the_memory_is_an_error() {
     assert_eq!(error.message, "plugin hoard, list-instances: over 32 MiB in all");
 }
 
-/// Rows of a table of the page, by their first cell.
-fn rows(page: &str) -> Vec<(String, String)> {
-    let text = std::fs::read_to_string(root().join(page)).unwrap();
+/// Rows of the tables below a heading of `docs/providers.md`, each with its first cell and its last.
+fn rows(heading: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(root().join("docs/providers.md")).unwrap();
+    let (_, text) = text.split_once(&format!("\n## {heading}\n")).expect("the heading");
+    let text = text.split("\n## ").next().unwrap_or(text);
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     text.lines()
         .map(cells)
@@ -199,7 +201,7 @@ fn rows(page: &str) -> Vec<(String, String)> {
 
 #[test]
 fn every_limit_has_a_row_that_names_its_guest() {
-    let rows = rows("docs/providers.md");
+    let rows = rows("Limits");
     for limit in Limit::iter() {
         let found = rows.iter().find(|(name, _)| name == limit.label());
         let (_, guest) = found.unwrap_or_else(|| panic!("docs/providers.md has no row for {}", limit.label()));
@@ -210,7 +212,7 @@ fn every_limit_has_a_row_that_names_its_guest() {
 
 #[tokio::test]
 async fn every_refusal_has_a_row_that_names_its_proof() {
-    let rows = rows("docs/providers.md");
+    let rows = rows("Refusals");
     let named = |refused: &dyn Debug, label: &'static str| (format!("{refused:?}"), label);
     let own = Refused::iter().filter(|r| !matches!(r, Refused::Contract | Refused::Code));
     let all = own.map(|r| named(&r, r.into()));

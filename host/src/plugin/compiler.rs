@@ -20,8 +20,8 @@ const SECONDS: u64 = 10;
 /// The same in seconds of the clock, should it do something else than compute: so many times as many, since a container may have
 /// a part of a CPU.
 const PATIENCE: u64 = 20;
-/// Bytes that the allocator takes beyond what it gives out.
-const SET_ASIDE: u64 = 32 << 20;
+/// Bytes that the allocator takes beyond what it gives out, before the first of them; and a quarter of what it gives out.
+const SET_ASIDE: u64 = 40 << 20;
 /// What the process says before it ends where memory is out; the allocator of Rust says it likewise, with the figure.
 const OUT_OF_MEMORY: &str = "memory allocation failed";
 /// Of what it says, the end is kept.
@@ -44,9 +44,16 @@ pub(super) enum Compiler {
     },
 }
 
-/// Bytes that compiling needs at its peak, by the size of the code: measured with guests of 60 KiB to 19 MiB, the upper end.
+/// Bytes that compiling needs at its peak, by the size of the code, as resident memory: measured with guests that have 20 KiB
+/// to 9 MiB of it, the upper end.
 pub fn need(code: u64) -> u64 {
     (16 << 20) + code * 55
+}
+
+/// The limit on a process that may need so much. Of the plugins and guests here each compiles within four fifths of that of its
+/// own need, with what [`Compiler`] adds.
+fn with_allocator(need: u64) -> u64 {
+    need + need / 4 + SET_ASIDE
 }
 
 /// One set of settings for compiler and engine; code of other settings is refused.
@@ -74,8 +81,8 @@ impl Compiler {
             Self::Here => compile(component).map_err(CodeError::Compile),
             Self::Process { program, most } => {
                 let code = code_bytes(component);
-                // Twice what its size says, since that is measured and not known.
-                let memory = (need(code) * 2).min(*most) + SET_ASIDE;
+                // A little over what its size says, since that is measured and not known.
+                let memory = with_allocator((need(code) * 6 / 5).min(*most));
                 let limits = Limits { memory, seconds: SECONDS * (1 + (code >> 20)) };
                 apart(program, component, limits).unwrap_or_else(|error| {
                     tracing::warn!(program = %program.display(), %error, "no process can be started for the compiler; it compiles without limits");
@@ -165,7 +172,9 @@ fn last_words(mut stderr: impl Read) -> String {
         kept.drain(..kept.len().saturating_sub(LAST_WORDS));
     }
     let text = String::from_utf8_lossy(&kept);
-    text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default().to_owned()
+    // After a panic, or where memory is out, Rust's advice on backtraces follows.
+    let says = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
+    text.lines().map(str::trim).rfind(says).unwrap_or_default().to_owned()
 }
 
 /// What that process does: compiles standard input to standard output.
