@@ -170,19 +170,24 @@ fn apart() -> Runtime {
 
 #[test]
 fn a_compiler_that_takes_too_much_is_stopped_with_the_figures() {
-    // By memory, by memory with little code, and by time.
-    let memory = |mib| Exceeded::Memory { mib };
-    for (locals, depth, over) in
-        [(20_000, 1_000, memory(88)), (1_000, 1_000, memory(66)), (1, 3_000, Exceeded::Cpu { seconds: 10 })]
-    {
+    // The second with little code.
+    for (locals, depth) in [(20_000, 1_000), (1_000, 1_000)] {
         let component = loops(locals, depth);
         contract::validate(&component).expect("it is sound");
         let code = contract::code_bytes(&component);
         assert!(code < 300 << 10 && need(code) < 64 << 20, "{code} bytes");
+        let over = Exceeded::Memory { mib: ((need(code) * 3 / 2) >> 20) + 40 };
         let refused = apart().code("digest", &component).expect_err("it is refused");
         assert!(matches!(refused, CodeError::Costly(found) if found == over), "{refused}");
         assert!(refused.to_string().contains(&format!("takes over {over}, ")), "{refused}");
     }
+    // With all the memory it wants it computes for many seconds.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), loops(1, 2_000)).unwrap();
+    let mut compiler = Command::new(root().join("bin/proxy-operator"));
+    compiler.args(["plugin", "compile-here", "--seconds", "1", "--memory", &(4u64 << 30).to_string()]);
+    let ended = compiler.stdin(file.reopen().unwrap()).output().unwrap().status;
+    assert!(ended.to_string().contains("SIGXCPU"), "{ended}");
 }
 
 /// What comes of a compiler that is a script; it reads all first.
@@ -216,7 +221,10 @@ fn a_compiler_that_dies_of_something_else_is_told_by_its_signal_and_last_words()
     for (script, says) in [
         ("kill -XCPU $$", "over 10 s of CPU, "),
         ("kill -ALRM $$", "over 200 s, with less of the CPU"),
-        ("echo memory allocation of 8 bytes failed >&2; kill -ABRT $$", " MiB of memory, "),
+        (
+            "echo memory allocation of 8 bytes failed >&2; echo note: run with more >&2; kill -ABRT $$",
+            " MiB of memory, ",
+        ),
     ] {
         let refused = compiled_by(script);
         assert!(matches!(refused, CodeError::Costly(_)) && refused.to_string().contains(says), "{script}: {refused}");
@@ -228,6 +236,24 @@ fn code_that_the_engine_does_not_take_is_refused_as_that() {
     let refused = compiled_by("printf +nonsense");
     assert!(matches!(refused, CodeError::Load(_)), "{refused}");
     assert!(refused.to_string().contains("its compiled code cannot be loaded"), "{refused}");
+}
+
+#[test]
+fn every_plugin_and_guest_compiles_where_there_is_just_what_its_size_says() {
+    let folders =
+        ["bin/plugins", "bin/guests"].map(|folder| fs::read_dir(root().join(folder)).expect("they are built"));
+    let files = folders.into_iter().flatten().map(|entry| entry.expect("a file").path());
+    let mut compiled = 0;
+    for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "wasm")) {
+        let bytes = fs::read(&file).expect("a file");
+        // One guest is no component.
+        let Ok(component) = contract::component(&bytes) else { continue };
+        let (program, most) = (root().join("bin/proxy-operator"), need(contract::code_bytes(&component)));
+        let outcome = Runtime::new(None).unwrap().with_compiler(program, most).code("digest", &component);
+        assert!(outcome.is_ok(), "{}: {}", file.display(), outcome.err().unwrap());
+        compiled += 1;
+    }
+    assert!(compiled > 15, "{compiled}");
 }
 
 #[test]

@@ -50,8 +50,7 @@ pub fn need(code: u64) -> u64 {
     (16 << 20) + code * 55
 }
 
-/// The limit on a process that may need so much. Of the plugins and guests here each compiles within four fifths of that of its
-/// own need, with what [`Compiler`] adds.
+/// The limit on a process that may need so much: what the plugins and guests here were found to take, the upper end.
 fn with_allocator(need: u64) -> u64 {
     need + need / 4 + SET_ASIDE
 }
