@@ -74,7 +74,7 @@ pub(super) enum PluginCommand {
     CompileHere(compiler::Limits),
     /// Make a component of a core module that was built with the contract; a component stays as it is
     #[command(
-        after_help = "Example:\n  proxy-operator plugin wrap target/wasm32-unknown-unknown/release/rental.wasm -o rental.wasm"
+        after_help = "Example:\n  proxy-operator plugin wrap target/wasm32-unknown-unknown/release/provider_rental.wasm -o rental.wasm"
     )]
     Wrap {
         /// The core module
