@@ -34,7 +34,7 @@ mod wait;
 use std::path::Path;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{Arg, ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::rest::local::Logging;
 use crate::store::whole_file;
@@ -46,11 +46,11 @@ use crate::store::whole_file;
     after_help = "Exit status: 0 done; 1 failed, refused or not found; 2 wrong usage; 3 not in time; 4 no operator answers"
 )]
 struct Cli {
-    /// What is logged, for example info or proxy_operator=debug,warn
-    #[arg(long, global = true, env = "PROXY_OPERATOR_LOG", value_name = "FILTER")]
+    /// What this command logs to standard error, for example info or proxy_operator=debug,warn
+    #[arg(long, global = true, help_heading = GLOBAL, env = "PROXY_OPERATOR_LOG", value_name = "FILTER")]
     log: Option<String>,
     /// Log lines as JSON
-    #[arg(long, global = true, env = "PROXY_OPERATOR_LOG_JSON")]
+    #[arg(long, global = true, help_heading = GLOBAL, env = "PROXY_OPERATOR_LOG_JSON")]
     log_json: bool,
     #[command(subcommand)]
     command: Command,
@@ -63,6 +63,7 @@ enum Command {
     /// Show the main job on this machine: a sandbox cloud, real proxies, a lease
     Demo(demo::DemoArgs),
     /// Print the CRDs
+    #[command(after_help = "Example:\n  proxy-operator crd | kubectl apply --server-side -f -")]
     Crd,
     /// Work with plugins
     #[command(subcommand)]
@@ -123,13 +124,56 @@ impl Cli {
     }
 }
 
+/// Above the flags that stand with every command.
+const GLOBAL: &str = "Global options";
+/// Commands, and those of `plugin`, that log nothing: the flags of logging are taken there, and not shown.
+const SILENT: [&str; 18] = [
+    "abandoned",
+    "apply",
+    "backup",
+    "completion",
+    "crd",
+    "delete",
+    "describe",
+    "doctor",
+    "events",
+    "get",
+    "import",
+    "leases",
+    "log",
+    "logs",
+    "man",
+    "token",
+    "top",
+    "wait",
+];
+const SILENT_OF_PLUGIN: [&str; 6] = ["cases", "compile", "new", "pack", "wit", "wrap"];
+
+/// All commands with their flags.
+fn command() -> clap::Command {
+    let silent = |command: clap::Command| {
+        // Of the same names, so that those of all commands are not added.
+        let log = Arg::new("log").long("log").value_name("FILTER").global(true).hide(true);
+        let json = Arg::new("log_json").long("log-json").action(ArgAction::SetTrue).global(true).hide(true);
+        command.args([log, json])
+    };
+    let mut all = Cli::command();
+    for name in SILENT {
+        all = all.mut_subcommand(name, silent);
+    }
+    all.mut_subcommand("plugin", |plugin| {
+        SILENT_OF_PLUGIN.iter().fold(plugin, |all, name| all.mut_subcommand(name, silent))
+    })
+}
+
 /// Runs the command that the arguments name; answers the exit status.
 pub fn main() -> std::process::ExitCode {
     let file = match config::FromFile::read(std::env::args_os().collect()) {
         Ok(file) => file,
         Err(error) => return failed(&error).into(),
     };
-    let cli = Cli::parse_from(file.command_line());
+    let cli =
+        Cli::from_arg_matches(&command().get_matches_from(file.command_line())).unwrap_or_else(|error| error.exit());
     let logging = logging::init(cli.filter(), cli.log_json);
     // One TLS implementation for all; a second call would only say that there is one.
     let _ = rustls::crypto::ring::default_provider().install_default();

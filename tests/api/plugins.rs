@@ -1,9 +1,21 @@
 //! Plugins from ConfigMaps: too large for one, several of one name, and what is refused there.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
-use proxy_operator_tests::kube_lab::{Lab, pack};
-use proxy_operator_tests::plugins::bytes_of;
+use async_trait::async_trait;
+use proxy_operator::model::clock::SystemClock;
+use proxy_operator::model::mandate::Mandate;
+use proxy_operator::plugin::load::LoadError;
+use proxy_operator::plugin::registry::{Entry, Registry};
+use proxy_operator::store::kubernetes::KubeStore;
+use proxy_operator_tests::interceptor::{Asked, Fate, Interceptor, Onlooker};
+use proxy_operator_tests::kube_lab::{Lab, cluster, pack, wait_event};
+use proxy_operator_tests::plugins::{bytes_of, registry, soon};
+use reqwest::StatusCode;
+use serde_json::Value;
+use tokio_util::task::AbortOnDropHandle;
 
 const HEAD: &str = "apiVersion: crawl.example.com/v1alpha1\nkind: Provider\nmetadata";
 
@@ -48,9 +60,10 @@ async fn a_plugin_in_parts_loads_when_all_are_there_in_whatever_order() {
     for part in parts.iter().skip(1).rev() {
         apply(part);
     }
-    lab.wait_for("jsonpath={.status.conditions[0].reason}=PluginIncomplete", "pxp/cut");
+    let incomplete = LoadError::Parts { of: parts.len() as u32, missing: vec![1] };
+    lab.wait_for(&format!("jsonpath={{.status.conditions[0].reason}}={}", incomplete.reason()), "pxp/cut");
     let message = || lab.api.run(&["get", "pxp", "cut", "-o", "jsonpath={.status.conditions[0].message}"], None);
-    assert!(message().contains("and 1 is missing; apply all of them"), "{}", message());
+    assert!(message().contains(&incomplete.to_string()), "{}", message());
     apply(parts[0]);
     lab.wait_for("condition=Ready", "pxp/cut");
     let digest = || lab.api.run(&["get", "pxp", "cut", "-o", "jsonpath={.status.plugin.digest}"], None);
@@ -116,4 +129,113 @@ async fn a_plugin_in_use_that_loses_its_label_can_be_deleted() {
     lab.api.run(&[&["label"][..], &plugin, &["crawl.example.com/plugin-"]].concat(), None);
     lab.wait_for("condition=Ready=false", "pxp/user");
     lab.api.run(&[&["delete", "--timeout=60s"][..], &plugin].concat(), None);
+}
+
+/// Hands out no ConfigMap until it was asked for it so often.
+#[derive(Default)]
+struct Unwilling(Mutex<BTreeMap<String, u32>>);
+
+const REFUSALS: u32 = 2;
+
+#[async_trait]
+impl Onlooker for Unwilling {
+    async fn asked(&self, asked: &Asked) -> Fate {
+        let Some(name) = asked.path.strip_prefix("/api/v1/namespaces/proxy-operator/configmaps/plugin-") else {
+            return Fate::Passes;
+        };
+        let mut all = self.0.lock().unwrap();
+        let times = all.entry(name.to_owned()).or_default();
+        *times += 1;
+        if *times > REFUSALS { Fate::Passes } else { Fate::Fails }
+    }
+
+    async fn answered(&self, _: &Asked, _: StatusCode, _: &Value) -> Fate {
+        Fate::Passes
+    }
+}
+
+/// Follows the plugins of a cluster as the operator does.
+async fn follow(url: &str) -> (Arc<Registry>, AbortOnDropHandle<()>) {
+    let config = kube::Config::new(url.parse().expect("a URL"));
+    let (clock, mandate) = (Arc::new(SystemClock::default()), Arc::new(Mandate::always()));
+    let store = KubeStore::connect(config, "proxy-operator", None, vec![], clock, mandate).await.expect("it connects");
+    let registry = registry();
+    let following = tokio::spawn(store.watch_plugins(registry.clone()));
+    (registry, AbortOnDropHandle::new(following))
+}
+
+/// The plugin `echo`, once it is as it should be.
+async fn echo_when(registry: &Registry, what: &str, holds: impl Fn(&Entry) -> bool) -> Entry {
+    let mut changes = registry.subscribe();
+    soon(what, async {
+        loop {
+            let entry = registry.get("echo");
+            if holds(&entry) {
+                return entry;
+            }
+            changes.changed().await.expect("the registry lives");
+        }
+    })
+    .await
+}
+
+/// It was looked at again when it changed, which a plugin seldom does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_config_map_that_could_not_be_fetched_is_fetched_again() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let Some(api) = cluster() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("echo.wasm");
+    large(&file, 1);
+    let unwilling = Arc::new(Unwilling::default());
+    let way = Interceptor::start(&api.url(), Some(&api.token()), unwilling.clone()).await;
+    let (registry, _following) = follow(&way.url).await;
+    let packed = pack(&file);
+    api.run(&["apply", "--server-side", "-f", "-"], Some(&packed));
+    echo_when(&registry, "the plugin", |echo| echo.current.is_some()).await;
+    let asked = unwilling.0.lock().unwrap();
+    assert!(asked.len() >= 3 && asked.values().all(|times| *times > REFUSALS), "{asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_parts_that_are_there_twice_one_is_taken_and_the_other_told_of_and_kept_in_reserve() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let Some(api) = cluster() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("echo.wasm");
+    large(&file, 1);
+    let way = Interceptor::start(&api.url(), Some(&api.token()), Arc::new(Open)).await;
+    let (registry, _following) = follow(&way.url).await;
+    let packed = pack(&file);
+    api.run(&["apply", "--server-side", "-f", "-"], Some(&packed));
+    let from = |name: &'static str| {
+        move |echo: &Entry| {
+            let source = echo.source.as_ref().map(ToString::to_string);
+            echo.current.is_some() && source.as_deref() == Some(&format!("ConfigMap proxy-operator/{name}"))
+        }
+    };
+    echo_when(&registry, "the plugin", from("plugin-echo-1")).await;
+    // Younger, or as young and before it by name.
+    let copy = packed.replace("name: plugin-echo-", "name: a-copy-");
+    api.run(&["apply", "--server-side", "-f", "-"], Some(&copy));
+    let echo = echo_when(&registry, "its copy", from("a-copy-1")).await;
+    assert_eq!(echo.shadowed, []);
+    wait_event(&api, "proxy-operator", "PluginTwice", "plugin-echo-1", "ConfigMap a-copy-1 has it too and goes first");
+
+    api.run(&["-n", "proxy-operator", "delete", "configmap", "a-copy-1"], None);
+    echo_when(&registry, "the one in reserve", from("plugin-echo-1")).await;
+}
+
+/// Lets everything pass.
+struct Open;
+
+#[async_trait]
+impl Onlooker for Open {
+    async fn asked(&self, _: &Asked) -> Fate {
+        Fate::Passes
+    }
+
+    async fn answered(&self, _: &Asked, _: StatusCode, _: &Value) -> Fate {
+        Fate::Passes
+    }
 }

@@ -2,6 +2,10 @@
 
 use std::fs;
 
+use proxy_operator::plugin::compiler::need;
+use proxy_operator::plugin::contract;
+use proxy_operator::plugin::engine::Runtime;
+use proxy_operator_tests::binary;
 use proxy_operator_tests::cgroup::Group;
 use proxy_operator_tests::lab::{Lab, proxy_of};
 
@@ -32,4 +36,16 @@ async fn an_operator_with_both_examples_stays_inside_128_mib() {
     assert_eq!(kills, 0);
     assert!(peak > 0);
     lab.take_operator().stop();
+}
+
+/// The limits on the compiler's process follow from the size of the code: the larger it is, the less there is to spare.
+#[test]
+fn the_examples_compile_where_there_is_just_what_their_size_says() {
+    let Some(folder) = crate::examples() else { return };
+    for name in crate::EXAMPLES {
+        let component = fs::read(folder.join(format!("{name}.wasm"))).unwrap();
+        let most = need(contract::code_bytes(&component));
+        let outcome = Runtime::new(None).unwrap().with_compiler(binary(), most).code("digest", &component);
+        assert!(outcome.is_ok(), "{name}: {}", outcome.err().unwrap());
+    }
 }

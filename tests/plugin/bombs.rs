@@ -1,8 +1,11 @@
 //! Files of a few kilobytes that would take all memory, hours, or the stack: the operator refuses them, and goes on.
 
+use std::fs;
+use std::process::Command;
+
 use proxy_operator::plugin::compiler::need;
 use proxy_operator::plugin::contract;
-use proxy_operator::plugin::engine::{CodeError, Origin, Runtime};
+use proxy_operator::plugin::engine::{CodeError, Exceeded, Origin, Runtime};
 use proxy_operator_tests::plugins::{bytes_of, loader};
 use proxy_operator_tests::root;
 use serde_json::{Map, json};
@@ -167,16 +170,90 @@ fn apart() -> Runtime {
 
 #[test]
 fn a_compiler_that_takes_too_much_is_stopped_with_the_figures() {
-    // By memory, by memory with little code, and by time.
-    for (locals, depth, over_mib) in [(20_000, 1_000, 88), (1_000, 1_000, 66), (1, 3_000, 68)] {
+    // The second with little code.
+    for (locals, depth) in [(20_000, 1_000), (1_000, 1_000)] {
         let component = loops(locals, depth);
         contract::validate(&component).expect("it is sound");
         let code = contract::code_bytes(&component);
         assert!(code < 300 << 10 && need(code) < 64 << 20, "{code} bytes");
+        let over = Exceeded::Memory { mib: ((need(code) * 3 / 2) >> 20) + 40 };
         let refused = apart().code("digest", &component).expect_err("it is refused");
-        assert!(matches!(refused, CodeError::Costly { mib, seconds: 10 } if mib == over_mib), "{refused}");
-        assert!(refused.to_string().contains(&format!("over {over_mib} MiB or over 10 s")), "{refused}");
+        assert!(matches!(refused, CodeError::Costly(found) if found == over), "{refused}");
+        assert!(refused.to_string().contains(&format!("takes over {over}, ")), "{refused}");
     }
+    // With all the memory it wants it computes for many seconds.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), loops(1, 2_000)).unwrap();
+    let mut compiler = Command::new(root().join("bin/proxy-operator"));
+    compiler.args(["plugin", "compile-here", "--seconds", "1", "--memory", &(4u64 << 30).to_string()]);
+    let ended = compiler.stdin(file.reopen().unwrap()).output().unwrap().status;
+    assert!(ended.to_string().contains("SIGXCPU"), "{ended}");
+}
+
+/// What comes of a compiler that is a script; it reads all first.
+fn compiled_by(script: &str) -> CodeError {
+    let dir = tempfile::tempdir().unwrap();
+    let (written, program) = (dir.path().join("written"), dir.path().join("compiler"));
+    fs::write(&written, format!("#!/bin/sh\ncat >/dev/null\n{script}\n")).unwrap();
+    // By another process: what this one has open for writing, a test beside this one may pass on to a child of its own.
+    let installed = Command::new("install").args(["-m", "700"]).args([&written, &program]).status();
+    assert!(installed.is_ok_and(|status| status.success()));
+    let runtime = Runtime::new(None).unwrap().with_compiler(program, u64::MAX);
+    runtime.code("digest", b"\0asm").expect_err(script)
+}
+
+/// A refusal for its cost once named limits that nothing had met.
+#[test]
+fn a_compiler_that_dies_of_something_else_is_told_by_its_signal_and_last_words() {
+    for (script, says) in [
+        ("echo first >&2; echo its last words >&2; kill -KILL $$", "(signal: 9 (SIGKILL): its last words)"),
+        ("kill -SEGV $$", "(signal: 11 (SIGSEGV)"),
+        ("echo stack overflow >&2; kill -ABRT $$", "(signal: 6 (SIGABRT): stack overflow)"),
+        ("echo no such library >&2; exit 3", "(exit status: 3: no such library)"),
+        // More than a pipe holds.
+        ("i=0; while [ $i -lt 9000 ]; do echo line $i >&2; i=$((i+1)); done; kill -KILL $$", "line 8999"),
+    ] {
+        let refused = compiled_by(script);
+        assert!(matches!(refused, CodeError::Died { .. }), "{script}: {refused}");
+        assert!(refused.to_string().contains(says), "{script}: {refused}");
+    }
+    // The signals of the limits are told as such.
+    for (script, says) in [
+        ("kill -XCPU $$", "over 10 s of CPU, "),
+        ("kill -ALRM $$", "over 200 s, with less of the CPU"),
+        (
+            "echo memory allocation of 8 bytes failed >&2; echo note: run with more >&2; kill -ABRT $$",
+            " MiB of memory, ",
+        ),
+    ] {
+        let refused = compiled_by(script);
+        assert!(matches!(refused, CodeError::Costly(_)) && refused.to_string().contains(says), "{script}: {refused}");
+    }
+}
+
+#[test]
+fn code_that_the_engine_does_not_take_is_refused_as_that() {
+    let refused = compiled_by("printf +nonsense");
+    assert!(matches!(refused, CodeError::Load(_)), "{refused}");
+    assert!(refused.to_string().contains("its compiled code cannot be loaded"), "{refused}");
+}
+
+#[test]
+fn every_plugin_and_guest_compiles_where_there_is_just_what_its_size_says() {
+    let folders =
+        ["bin/plugins", "bin/guests"].map(|folder| fs::read_dir(root().join(folder)).expect("they are built"));
+    let files = folders.into_iter().flatten().map(|entry| entry.expect("a file").path());
+    let mut compiled = 0;
+    for file in files.filter(|file| file.extension().is_some_and(|ending| ending == "wasm")) {
+        let bytes = fs::read(&file).expect("a file");
+        // One guest is no component.
+        let Ok(component) = contract::component(&bytes) else { continue };
+        let (program, most) = (root().join("bin/proxy-operator"), need(contract::code_bytes(&component)));
+        let outcome = Runtime::new(None).unwrap().with_compiler(program, most).code("digest", &component);
+        assert!(outcome.is_ok(), "{}: {}", file.display(), outcome.err().unwrap());
+        compiled += 1;
+    }
+    assert!(compiled > 15, "{compiled}");
 }
 
 #[test]
@@ -185,8 +262,9 @@ fn what_is_compiled_apart_is_the_same_and_so_are_refusals() {
     let (_, origin) = apart().code("digest", &echo).expect("it compiles");
     assert_eq!(origin, Origin::Compiled);
     let (here, there) = (Runtime::new(None).unwrap().code("digest", b"\0asm"), apart().code("digest", b"\0asm"));
-    let (here, there) = (here.expect_err("no component").to_string(), there.expect_err("no component").to_string());
-    assert_eq!(here, there);
+    let (here, there) = (here.expect_err("no component"), there.expect_err("no component"));
+    assert!(matches!(here, CodeError::Compile(_)), "{here}");
+    assert_eq!(here.to_string(), there.to_string());
     let nowhere = Runtime::new(None).unwrap().with_compiler("/nowhere".into(), u64::MAX);
     assert!(nowhere.code("digest", &echo).is_ok(), "without a process it goes on as before");
 }

@@ -1,5 +1,7 @@
 //! Each limit with a guest that goes past it, and the page that names both.
 
+use std::fmt::Debug;
+use std::fs;
 use std::sync::Arc;
 
 use proxy_operator::model::clock::SystemClock;
@@ -184,9 +186,11 @@ async fn a_listing_that_would_fill_the_memory_is_an_error() {
     assert_eq!(error.message, "plugin hoard, list-instances: over 32 MiB in all");
 }
 
-/// Rows of a table of the page, by their first cell.
-fn rows(page: &str) -> Vec<(String, String)> {
-    let text = std::fs::read_to_string(root().join(page)).unwrap();
+/// Rows of the tables below a heading of `docs/providers.md`, each with its first cell and its last.
+fn rows(heading: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(root().join("docs/providers.md")).unwrap();
+    let (_, text) = text.split_once(&format!("\n## {heading}\n")).expect("the heading");
+    let text = text.split("\n## ").next().unwrap_or(text);
     let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     text.lines()
         .map(cells)
@@ -197,7 +201,7 @@ fn rows(page: &str) -> Vec<(String, String)> {
 
 #[test]
 fn every_limit_has_a_row_that_names_its_guest() {
-    let rows = rows("docs/providers.md");
+    let rows = rows("Limits");
     for limit in Limit::iter() {
         let found = rows.iter().find(|(name, _)| name == limit.label());
         let (_, guest) = found.unwrap_or_else(|| panic!("docs/providers.md has no row for {}", limit.label()));
@@ -206,17 +210,26 @@ fn every_limit_has_a_row_that_names_its_guest() {
     }
 }
 
-#[test]
-fn every_refusal_has_a_row_that_names_its_proof() {
-    let rows = rows("docs/providers.md");
-    let own = Refused::iter().filter(|r| !matches!(r, Refused::Contract | Refused::Code)).map(<&str>::from);
-    let all = own.chain(ContractRefused::iter().map(<&str>::from)).chain(CodeRefused::iter().map(<&str>::from));
-    for name in all {
-        let folders = ["tests/guests/examples", "tests/plugin", "tests/api"];
-        let proven = rows.iter().filter(|(found, _)| found == name).any(|(_, proof)| {
-            let file = format!("{}.rs", proof.trim_matches('`'));
-            folders.iter().any(|folder| root().join(folder).join(&file).exists())
-        });
-        assert!(proven, "docs/providers.md has no row for {name} that names a guest or a test");
+#[tokio::test]
+async fn every_refusal_has_a_row_that_names_its_proof() {
+    let rows = rows("Refusals");
+    let named = |refused: &dyn Debug, label: &'static str| (format!("{refused:?}"), label);
+    let own = Refused::iter().filter(|r| !matches!(r, Refused::Contract | Refused::Code));
+    let all = own.map(|r| named(&r, r.into()));
+    let all = all.chain(ContractRefused::iter().map(|r| named(&r, r.into())));
+    for (variant, label) in all.chain(CodeRefused::iter().map(|r| named(&r, r.into()))) {
+        let found = rows.iter().find(|(found, _)| found == label);
+        let proof = found.unwrap_or_else(|| panic!("docs/providers.md has no row for {label}")).1.trim_matches('`');
+        let file = |folder: &str| fs::read_to_string(root().join(folder).join(format!("{proof}.rs"))).ok();
+        if file("tests/guests/examples").is_some() {
+            let refused = loader().load(proof, bytes_of(proof)).await.err();
+            assert_eq!(refused.map(|error| error.label()), Some(label), "guest {proof}");
+        } else {
+            // Such a test tells the refusals apart by their variant, or their label.
+            let names = [format!("Error::{variant}"), format!("\"{label}\"")];
+            let texts = ["tests/plugin", "tests/api"].map(file);
+            let proven = texts.iter().flatten().any(|text| names.iter().any(|name| text.contains(name)));
+            assert!(proven, "{label}: docs/providers.md names {proof}, which is no guest and no test of it");
+        }
     }
 }

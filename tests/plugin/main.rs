@@ -14,6 +14,7 @@ mod limits;
 mod mandate;
 mod mutations;
 mod oci;
+mod oci_hostile;
 mod redaction;
 mod refusing;
 mod sandbox;

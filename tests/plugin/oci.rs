@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proxy_operator::model::clock::ManualClock;
+use proxy_operator::plugin::load::{LoadError, PullError};
 use proxy_operator::plugin::registry::{Entry, Registry};
 use proxy_operator::plugin::source::oci::Artifacts;
 use proxy_operator_tests::oci_registry::{OciRegistry, PASSWORD};
@@ -74,7 +75,7 @@ async fn a_tag_is_followed_and_a_digest_never_looked_up_again() {
     let entry = puller.registry.artifact("echo", &tag);
     assert_eq!(digest(&entry), second);
     let refused = entry.refused.unwrap();
-    assert_eq!(refused.reason, "PluginPullFailed");
+    assert_eq!(refused.reason, LoadError::Pull(PullError(String::new())).reason());
     assert!(refused.message.contains("cannot be reached"), "{}", refused.message);
     let next = Puller::new(&host, cache.path());
     next.artifacts.ensure("echo", &by_digest, Some(&config)).await;

@@ -8,6 +8,7 @@ use proxy_operator::model::clock::SystemClock;
 use proxy_operator::plugin::engine::{Origin, Runtime};
 use proxy_operator::plugin::load::{LoadError, Loader, Policy, digest_of};
 use proxy_operator::plugin::source::Source;
+use proxy_operator::plugin::source::upload::whole;
 use proxy_operator_tests::binary;
 use proxy_operator_tests::plugins::{bytes_of, file, file_of, loader, registry};
 
@@ -54,6 +55,20 @@ async fn the_same_bytes_are_loaded_once() {
     // Under another name they are refused all the same.
     let error = loader.load("other", bytes_of("echo")).await.err().unwrap().to_string();
     assert!(error.contains("it calls itself \"echo\""), "{error}");
+}
+
+#[test]
+fn parts_make_the_file_that_they_name_or_are_refused() {
+    let echo = bytes_of("echo");
+    let parts: Vec<_> = echo.chunks(echo.len() / 3 + 1).map(<[u8]>::to_vec).collect();
+    assert!(whole(false, &parts, Some(&digest_of(&echo))).is_ok_and(|found| found == echo));
+    assert!(whole(false, &parts, None).is_ok_and(|found| found == echo));
+    let error = whole(false, &parts[1..], Some(&digest_of(&echo))).unwrap_err();
+    assert!(matches!(error, LoadError::Digest { .. }), "{error}");
+    assert!(error.to_string().contains(&digest_of(&echo)) && error.to_string().contains("anew"), "{error}");
+    let error = whole(true, &parts, None).unwrap_err();
+    assert!(matches!(error, LoadError::NotZstd(_)), "{error}");
+    assert!(error.to_string().contains("it is called .zst and cannot be decompressed"), "{error}");
 }
 
 fn loader_under(policy: Policy) -> Arc<Loader> {
@@ -104,6 +119,7 @@ async fn a_plugin_too_large_to_compile_is_loaded_from_what_the_administrator_com
 
     // As a plugin it is refused for what it is.
     let native = fs::read(&code[0]).unwrap();
-    let error = loader().load("echo", native).await.err().unwrap().to_string();
-    assert!(error.contains("it is compiled code"), "{error}");
+    let error = loader().load("echo", native).await.err().unwrap();
+    assert_eq!(error.label(), "native");
+    assert!(error.to_string().contains("it is compiled code"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! A way to an HTTP server that shows a test every request, and can keep one, or its answer, for ever.
+//! A way to an HTTP server that shows a test every request, and can keep one, or its answer, for ever, or let it fail.
 
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ pub enum Fate {
     Passes,
     /// It stays here for ever.
     IsHeld,
+    /// It is answered with 503 (Service Unavailable) from here.
+    Fails,
 }
 
 /// Who is shown what passes.
@@ -87,7 +89,10 @@ async fn pass(State(way): State<Arc<Way>>, request: Request) -> Response {
         path: head.uri.path().to_owned(),
         body: serde_json::from_slice(&body).unwrap_or_default(),
     };
-    hold(way.onlooker.asked(&asked).await).await;
+    match way.onlooker.asked(&asked).await {
+        Fate::Fails => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        fate => hold(fate).await,
+    }
     let mut headers = without_framing(head.headers);
     // What is compressed could not be shown.
     headers.remove(header::ACCEPT_ENCODING);

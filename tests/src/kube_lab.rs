@@ -86,6 +86,24 @@ pub fn operator_args(kubeconfig: &Path, data: &Path, judge_url: &str) -> Vec<Str
     fixed.into_iter().chain(own).chain(ports).collect()
 }
 
+/// Waits until an event about this object of a namespace says all of this.
+pub fn wait_event(api: &ApiServer, namespace: &str, reason: &str, object: &str, says: &str) {
+    let until = std::time::Instant::now() + PATIENCE;
+    let selector = format!("reason={reason},involvedObject.name={object}");
+    let args = ["get", "events", "-n", namespace, "--field-selector", &selector, "-o", "jsonpath={.items[*].message}"];
+    loop {
+        let found = api.run(&args, None);
+        if found.contains(says) {
+            return;
+        }
+        if std::time::Instant::now() > until {
+            let all = api.run(&["get", "events", "-A", "-o", "wide"], None);
+            panic!("{object}: no event {reason} says {says:?}; there are:\n{all}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
+
 impl Lab {
     /// Starts all of it; none where there is no API server to be had.
     pub async fn start() -> Option<Self> {
@@ -158,21 +176,7 @@ impl Lab {
 
     /// Waits until an event about this object of a namespace says all of this.
     pub fn wait_event(&self, namespace: &str, reason: &str, object: &str, says: &str) {
-        let until = std::time::Instant::now() + PATIENCE;
-        let selector = format!("reason={reason},involvedObject.name={object}");
-        let args =
-            ["get", "events", "-n", namespace, "--field-selector", &selector, "-o", "jsonpath={.items[*].message}"];
-        loop {
-            let found = self.api.run(&args, None);
-            if found.contains(says) {
-                return;
-            }
-            if std::time::Instant::now() > until {
-                let all = self.api.run(&["get", "events", "-A", "-o", "wide"], None);
-                panic!("{object}: no event {reason} says {says:?}; there are:\n{all}");
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+        wait_event(&self.api, namespace, reason, object, says);
     }
 
     /// Puts a file into a ConfigMap as it is, checked by nobody.

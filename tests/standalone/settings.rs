@@ -119,29 +119,38 @@ fn shells_complete_every_command_and_each_has_a_page() {
     assert!(error.contains("/proc/none"), "{error}");
 }
 
+/// Every command but those that only lead to others.
 #[test]
-fn every_command_has_its_help_and_most_an_example() {
-    for command in [
-        "get",
-        "apply",
-        "delete",
-        "leases",
-        "logs",
-        "top",
-        "doctor",
-        "run",
-        "completion",
-        "man",
-        "import",
-        "wait",
-        "describe",
-        "events",
-        "log",
-        "demo",
-        "top",
-    ] {
-        let (help, _) = ends(0, &[command, "--help"]);
-        assert!(help.contains("Example") && help.contains("proxy-operator "), "{command}:\n{help}");
+fn every_command_has_its_help_and_an_example() {
+    let mut left: Vec<Vec<String>> = vec![vec![]];
+    let mut seen = 0;
+    while let Some(words) = left.pop() {
+        let asked: Vec<&str> = words.iter().map(String::as_str).chain(["--help"]).collect();
+        let (help, _) = ends(0, &asked);
         assert!(!help.contains('\x1b'), "no colours but on a terminal");
+        let Some((_, below)) = help.split_once("\nCommands:\n") else {
+            assert!(help.contains("Example") && help.contains("proxy-operator "), "{words:?}:\n{help}");
+            seen += 1;
+            continue;
+        };
+        let lines = below.lines().take_while(|line| !line.is_empty());
+        // What a line goes on with stands further in.
+        let names = lines.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());
+        left.extend(names.filter(|name| *name != "help").map(|name| [&words[..], &[name.to_owned()]].concat()));
     }
+    assert!(seen > 30, "{seen}");
+}
+
+/// They stood among each command's own options.
+#[test]
+fn the_flags_of_logging_are_taken_everywhere_and_shown_apart_where_something_is_logged() {
+    for (words, shown) in
+        [(&["run"][..], true), (&["plugin", "test"], true), (&["get"], false), (&["plugin", "new"], false)]
+    {
+        let (help, _) = ends(0, &[words, &["--log", "warn", "--log-json", "--help"]].concat());
+        let (own, global) = help.split_once("Global options:").unwrap_or((&help, ""));
+        assert_eq!((own.contains("--log"), global.contains("--log-json")), (false, shown), "{words:?}:\n{help}");
+    }
+    let (crds, _) = ends(0, &["crd", "--log", "warn"]);
+    assert!(crds.contains("kind: CustomResourceDefinition"), "{crds}");
 }

@@ -13,8 +13,10 @@ use crate::model::abandoned::Abandoned;
 #[derive(Subcommand)]
 pub(super) enum AbandonedCommand {
     /// List them
+    #[command(after_help = "Example:\n  proxy-operator abandoned list --data /var/lib/proxy-operator")]
     List(ListArgs),
     /// Forget one: if it is still there, it is deleted as nobody's
+    #[command(after_help = "Example:\n  proxy-operator abandoned forget KEY --data /var/lib/proxy-operator")]
     Forget(ForgetArgs),
 }
 

@@ -5,10 +5,10 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use super::{Cli, write_whole};
+use super::{command, write_whole};
 
 const NAME: &str = "proxy-operator";
 
@@ -39,13 +39,13 @@ pub(super) fn completion(args: &CompletionArgs) -> anyhow::Result<()> {
         _ => Shell::Bash,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
+    clap_complete::generate(shell, &mut command(), NAME, &mut script);
     Ok(std::io::stdout().write_all(&script)?)
 }
 
 pub(super) fn man(args: &ManArgs) -> anyhow::Result<()> {
     fs::create_dir_all(&args.output).with_context(|| args.output.display().to_string())?;
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = command().disable_help_subcommand(true);
     command.build();
     let written = page(&command, NAME, &args.output)?;
     println!("{written} pages are in {}", args.output.display());

@@ -52,7 +52,7 @@ pub(super) struct EventsArgs {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  proxy-operator log debug\n  proxy-operator log info,proxy_operator::plugin=trace")]
 pub(super) struct LogArgs {
-    /// As for --log: for example debug, or info,proxy_operator::plugin=trace
+    /// Written as for `run --log`, in whose place it comes until the operator ends
     filter: String,
     #[command(flatten)]
     target: Target,

@@ -24,11 +24,15 @@ const USAGE: u8 = 2;
 #[derive(Subcommand)]
 pub(super) enum PluginCommand {
     /// Write a new plugin in Rust: a crate of its own that builds and passes the kit
+    #[command(after_help = "Example:\n  proxy-operator plugin new rental && cd rental && ./build.sh")]
     New {
-        /// Folder to write; its last part is the plugin's name
+        /// Folder to write, which does not exist yet or is empty; its last part is the plugin's name
         dir: PathBuf,
     },
     /// Say whether a plugin would load, and what it costs: 0 good, 1 refused, 2 not run
+    #[command(
+        after_help = "Examples:\n  proxy-operator plugin check rental.wasm\n  proxy-operator --log off plugin check bin/plugins/sandbox.wasm"
+    )]
     Check {
         /// NAME.wasm
         file: PathBuf,
@@ -38,8 +42,12 @@ pub(super) enum PluginCommand {
     /// Run the conformance kit: 0 passed, 1 a rule is broken, 2 not run
     Test(Box<test::TestArgs>),
     /// Print the kit's cases with their rules
+    #[command(after_help = "Example:\n  proxy-operator plugin cases")]
     Cases,
     /// Print the ConfigMaps that bring a plugin into a cluster: one where it fits, compressed and cut otherwise
+    #[command(
+        after_help = "Examples:\n  proxy-operator plugin pack rental.wasm | kubectl apply --server-side -f -\n  proxy-operator plugin pack rental.wasm -o packed"
+    )]
     Pack {
         /// NAME.wasm
         file: PathBuf,
@@ -51,6 +59,9 @@ pub(super) enum PluginCommand {
         output: Option<PathBuf>,
     },
     /// Compile a plugin for this CPU and this operator's engine, for the plugin folder of an operator with little memory
+    #[command(
+        after_help = "Example:\n  proxy-operator plugin compile lines.wasm -o /usr/local/lib/proxy-operator/plugins"
+    )]
     Compile {
         /// NAME.wasm
         file: PathBuf,
@@ -62,6 +73,9 @@ pub(super) enum PluginCommand {
     #[command(hide = true)]
     CompileHere(compiler::Limits),
     /// Make a component of a core module that was built with the contract; a component stays as it is
+    #[command(
+        after_help = "Example:\n  proxy-operator plugin wrap target/wasm32-unknown-unknown/release/provider_rental.wasm -o rental.wasm"
+    )]
     Wrap {
         /// The core module
         core: PathBuf,
@@ -70,6 +84,7 @@ pub(super) enum PluginCommand {
         output: PathBuf,
     },
     /// Print the contract
+    #[command(after_help = "Example:\n  proxy-operator plugin wit > wit/provider.wit")]
     Wit,
 }
 

@@ -43,13 +43,13 @@ pub(super) struct RunArgs {
     /// Kubernetes: whether replicas elect one that leads; without it there must be one replica only
     #[arg(long, env = "PROXY_OPERATOR_LEADER_ELECT", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     leader_elect: bool,
-    /// For how long a leader that is not heard of is still the leader
+    /// Kubernetes: for how long a leader that is not heard of is still the leader
     #[arg(long, env = "PROXY_OPERATOR_LEADER_ELECT_LEASE_DURATION", value_name = "TIME", default_value = "15s")]
     leader_elect_lease_duration: Span,
-    /// For how long a leader that cannot renew its lease goes on
+    /// Kubernetes: for how long a leader that cannot renew its lease goes on
     #[arg(long, env = "PROXY_OPERATOR_LEADER_ELECT_RENEW_DEADLINE", value_name = "TIME", default_value = "10s")]
     leader_elect_renew_deadline: Span,
-    /// Between two tries to take or renew the lease
+    /// Kubernetes: between two tries to take or renew the lease
     #[arg(long, env = "PROXY_OPERATOR_LEADER_ELECT_RETRY_PERIOD", value_name = "TIME", default_value = "2s")]
     leader_elect_retry_period: Span,
     /// Folder of the embedded database: standalone all state, in Kubernetes the leases

@@ -14,6 +14,9 @@ use crate::{forward_proxy, health, sandbox_cloud};
 
 /// Run a forward proxy
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  proxy-operator forward-proxy --login-file login --listen 127.0.0.1:3128\n  proxy-operator forward-proxy --protocol socks5 --login-file login --connect-port 443"
+)]
 pub(super) struct ForwardProxyArgs {
     /// Address to listen on
     #[arg(long, env = "PROXY_OPERATOR_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:3128")]
@@ -40,6 +43,7 @@ pub(super) struct ForwardProxyArgs {
 
 /// Run a judge for probes
 #[derive(Args)]
+#[command(after_help = "Example:\n  proxy-operator judge --listen 127.0.0.1:8082")]
 pub(super) struct JudgeArgs {
     /// Address to listen on
     #[arg(long, env = "PROXY_OPERATOR_LISTEN", value_name = "ADDR", default_value = "0.0.0.0:8082")]
@@ -48,6 +52,7 @@ pub(super) struct JudgeArgs {
 
 /// Run a small cloud of real proxies, for trying out
 #[derive(Args)]
+#[command(after_help = "Example:\n  echo sandbox-token > token && proxy-operator sandbox-cloud --token-file token")]
 pub(super) struct SandboxCloudArgs {
     /// Address of its API
     #[arg(long, env = "PROXY_OPERATOR_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:8090")]

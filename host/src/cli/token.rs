@@ -9,7 +9,10 @@ use crate::rest::auth::{Scope, mint};
 /// Make API tokens
 #[derive(Subcommand)]
 pub(super) enum TokenCommand {
-    /// Print a new token once, and the Secret that lets it in
+    /// Print a new token once, to standard error, and the Secret that lets it in, to standard output
+    #[command(
+        after_help = "Examples:\n  proxy-operator token create crawler > manifests/token.yaml\n  proxy-operator token create ops --scopes read,admin --expires 2030-01-31T00:00:00Z | kubectl apply -f -"
+    )]
     Create {
         /// Its name; leases belong to it
         name: String,
@@ -22,7 +25,7 @@ pub(super) enum TokenCommand {
         /// Namespace of the Secret: the operator's own
         #[arg(long, default_value = "proxy-operator")]
         namespace: String,
-        /// Date from which it is refused, for example 2030-01-31T00:00:00Z
+        /// Date from which it is refused, for example 2030-01-31T00:00:00Z [default: never]
         #[arg(long)]
         expires: Option<Timestamp>,
     },

@@ -87,6 +87,11 @@ impl Breaker {
         true
     }
 
+    /// Whether no call has failed since the last one that worked.
+    pub fn is_well(&self) -> bool {
+        self.failures == 0 && self.open.is_none()
+    }
+
     /// A call worked: nothing is held back. Answers whether something was.
     pub fn worked(&mut self) -> bool {
         self.failures = 0;

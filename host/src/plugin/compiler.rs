@@ -12,7 +12,7 @@ use std::time::Instant;
 use wasmtime::{Config, Engine};
 
 use super::contract::{code_bytes, foreign};
-use super::engine::{CodeError, end_in, limit};
+use super::engine::{CodeError, Exceeded, end_in, limit};
 use crate::model::metrics::METRICS;
 
 /// Seconds of CPU for compiling: so many, and as many for each MiB of code. A plugin of some size takes two per MiB.
@@ -20,8 +20,12 @@ const SECONDS: u64 = 10;
 /// The same in seconds of the clock, should it do something else than compute: so many times as many, since a container may have
 /// a part of a CPU.
 const PATIENCE: u64 = 20;
-/// Bytes that the allocator takes beyond what it gives out.
-const SET_ASIDE: u64 = 32 << 20;
+/// Bytes that the allocator takes beyond what it gives out, before the first of them; and a quarter of what it gives out.
+const SET_ASIDE: u64 = 40 << 20;
+/// What the process says before it ends where memory is out; the allocator of Rust says it likewise, with the figure.
+const OUT_OF_MEMORY: &str = "memory allocation failed";
+/// Of what it says, the end is kept.
+const LAST_WORDS: usize = 4 << 10;
 /// Before the process's answer.
 const GOOD: u8 = b'+';
 const BAD: u8 = b'-';
@@ -40,9 +44,15 @@ pub(super) enum Compiler {
     },
 }
 
-/// Bytes that compiling needs at its peak, by the size of the code: measured with guests of 60 KiB to 19 MiB, the upper end.
+/// Bytes that compiling needs at its peak, by the size of the code, as resident memory: measured with guests that have 20 KiB
+/// to 9 MiB of it, the upper end.
 pub fn need(code: u64) -> u64 {
     (16 << 20) + code * 55
+}
+
+/// The limit on a process that may need so much: what the plugins and guests here were found to take, the upper end.
+fn with_allocator(need: u64) -> u64 {
+    need + need / 4 + SET_ASIDE
 }
 
 /// One set of settings for compiler and engine; code of other settings is refused.
@@ -70,8 +80,8 @@ impl Compiler {
             Self::Here => compile(component).map_err(CodeError::Compile),
             Self::Process { program, most } => {
                 let code = code_bytes(component);
-                // Twice what its size says, since that is measured and not known.
-                let memory = (need(code) * 2).min(*most) + SET_ASIDE;
+                // A little over what its size says, since that is measured and not known.
+                let memory = with_allocator((need(code) * 6 / 5).min(*most));
                 let limits = Limits { memory, seconds: SECONDS * (1 + (code >> 20)) };
                 apart(program, component, limits).unwrap_or_else(|error| {
                     tracing::warn!(program = %program.display(), %error, "no process can be started for the compiler; it compiles without limits");
@@ -114,21 +124,56 @@ fn apart(program: &Path, component: &[u8], limits: Limits) -> io::Result<Result<
         .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()?;
-    // It reads all before it writes. One that fell meanwhile is told by its end.
-    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(component));
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let mut answer = vec![];
-    let read = child.stdout.take().map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut answer));
+    let (read, said) = std::thread::scope(|scope| {
+        // Beside the answer: whichever is not read would stop the process.
+        let said = scope.spawn(|| stderr.map(last_words).unwrap_or_default());
+        // It reads all before it writes. One that fell meanwhile is told by its end.
+        let _ = stdin.map(|mut stdin| stdin.write_all(component));
+        let read = stdout.map_or(Ok(0), |mut stdout| stdout.read_to_end(&mut answer));
+        (read, said.join().unwrap_or_default())
+    });
     // It sees to its own end, in time.
     let status = child.wait()?;
     read?;
-    Ok(match answer.first() {
-        Some(&GOOD) if status.success() => Ok(answer.split_off(1)),
-        Some(&BAD) if status.success() => Err(CodeError::Compile(foreign(&String::from_utf8_lossy(&answer[1..])))),
-        _ if status.signal().is_some() => Err(CodeError::Costly { mib: limits.memory >> 20, seconds: limits.seconds }),
-        _ => Err(CodeError::Compile(format!("the compiler failed: {status}"))),
+    Ok(match (answer.first(), status.signal()) {
+        (Some(&GOOD), None) if status.success() => Ok(answer.split_off(1)),
+        (Some(&BAD), None) if status.success() => {
+            Err(CodeError::Compile(foreign(&String::from_utf8_lossy(&answer[1..]))))
+        }
+        (_, signal) => Err(match signal.and_then(|signal| limits.met(signal, &said)) {
+            Some(exceeded) => CodeError::Costly(exceeded),
+            None => CodeError::Died { status: status.to_string(), said: foreign(&said) },
+        }),
     })
+}
+
+impl Limits {
+    /// The limit that a process met which ended by this signal with these words.
+    fn met(self, signal: i32, said: &str) -> Option<Exceeded> {
+        match signal {
+            libc::SIGXCPU => Some(Exceeded::Cpu { seconds: self.seconds }),
+            libc::SIGALRM => Some(Exceeded::Clock { seconds: self.seconds * PATIENCE }),
+            libc::SIGABRT if said.contains("memory allocation") => Some(Exceeded::Memory { mib: self.memory >> 20 }),
+            _ => None,
+        }
+    }
+}
+
+/// The last line of what a process says until it ends.
+fn last_words(mut stderr: impl Read) -> String {
+    let (mut kept, mut piece) = (Vec::new(), [0; 1024]);
+    while let Ok(read @ 1..) = stderr.read(&mut piece) {
+        kept.extend_from_slice(&piece[..read]);
+        kept.drain(..kept.len().saturating_sub(LAST_WORDS));
+    }
+    let text = String::from_utf8_lossy(&kept);
+    // After a panic, or where memory is out, Rust's advice on backtraces follows.
+    let says = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
+    text.lines().map(str::trim).rfind(says).unwrap_or_default().to_owned()
 }
 
 /// What that process does: compiles standard input to standard output.
@@ -139,13 +184,16 @@ pub fn compile_here(limits: Limits) -> io::Result<()> {
     // The compiler panics where memory is out. To say so would take more of it, while its locks are held.
     std::panic::set_hook(Box::new(|panic| {
         if panic.payload_as_str().is_some_and(|text| text.contains("out of memory")) {
+            let _ = io::stderr().write_all(OUT_OF_MEMORY.as_bytes());
             std::process::abort();
         }
     }));
     end_in(limits.seconds * PATIENCE);
-    limit(libc::RLIMIT_CORE, 0)?;
-    limit(libc::RLIMIT_CPU, limits.seconds)?;
-    limit(libc::RLIMIT_DATA, data_bytes()? + limits.memory)?;
+    limit(libc::RLIMIT_CORE, 0, 0)?;
+    // At the first the process is told, by a signal of its own; at the second it would be killed as anybody might kill it.
+    limit(libc::RLIMIT_CPU, limits.seconds, limits.seconds + 5)?;
+    let data = data_bytes()? + limits.memory;
+    limit(libc::RLIMIT_DATA, data, data)?;
     // Where memory is scarce all the same, this process goes and not the operator.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let mut component = vec![];

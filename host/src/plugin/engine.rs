@@ -39,17 +39,46 @@ pub enum CodeError {
     Compile(String),
     /// The compiler needed far more than the code's size lets expect.
     #[error(
-        "compiling it takes over {mib} MiB or over {seconds} s, far more than code of its size does; cut its largest function into smaller ones, or run `proxy-operator plugin compile` on a machine with this CPU and put what it writes beside the .wasm into --plugin-dir"
+        "compiling it takes over {0}, far more than code of its size does; cut its largest function into smaller ones, or run `proxy-operator plugin compile` on a machine with this CPU and put what it writes beside the .wasm into --plugin-dir"
     )]
-    Costly {
-        /// MiB that it had.
-        mib: u64,
-        /// Seconds of CPU that it had.
-        seconds: u64,
+    Costly(Exceeded),
+    /// The compiler's process came to an end that none of its limits explains.
+    #[error(
+        "the process that compiled it died ({status}{}); is the machine or the control group out of memory? It is tried again when the operator starts; or run `proxy-operator plugin compile` on a machine with this CPU and put what it writes beside the .wasm into --plugin-dir",
+        if said.is_empty() { String::new() } else { format!(": {said}") }
+    )]
+    Died {
+        /// How, with the signal where it was one.
+        status: String,
+        /// The last line that it wrote.
+        said: String,
     },
     /// Compiled code was refused by the engine.
     #[error("its compiled code cannot be loaded ({0}); please report this text with the plugin")]
     Load(String),
+}
+
+/// A limit of the compiler, and how much that was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exceeded {
+    /// Of memory.
+    #[error("{mib} MiB of memory")]
+    Memory {
+        /// MiB that it had.
+        mib: u64,
+    },
+    /// Of computing.
+    #[error("{seconds} s of CPU")]
+    Cpu {
+        /// Seconds that it had.
+        seconds: u64,
+    },
+    /// Of time, where it computes slowly or not at all.
+    #[error("{seconds} s, with less of the CPU than it needs")]
+    Clock {
+        /// Seconds that it had.
+        seconds: u64,
+    },
 }
 
 /// Compiles and loads components. Cheap to clone.
@@ -231,9 +260,9 @@ pub(super) fn replace(to: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Limits what this process may use. Here because the repository keeps what is unsafe in one place.
-pub(super) fn limit(what: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+/// Limits what this process may use, softly and at last. Here because the repository keeps what is unsafe in one place.
+pub(super) fn limit(what: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: the pointer is to a struct that lives until the call returns.
     match unsafe { libc::setrlimit(what, &raw const limit) } {
         0 => Ok(()),

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::broadcast;
 
@@ -15,6 +16,11 @@ use crate::model::metrics::HeldBack;
 /// Reasons of a Provider whose calls are held back.
 const FAILING: &str = "PluginFailing";
 const UNREACHABLE: &str = "BackendUnavailable";
+
+/// Targets of one Provider that are remembered.
+const TARGETS: usize = 1000;
+/// Longer than anybody waits between two calls about what is at a target.
+const FORGOTTEN: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Why calls are held back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,19 +56,67 @@ struct State {
     functions: BTreeMap<&'static str, Breaker>,
     /// Of calls that are about no target.
     backend: Breaker,
-    /// Each target by itself: a host that is down must not hold back the others, nor one of those let it go.
-    targets: BTreeMap<String, Breaker>,
+    targets: Targets,
 }
 
-/// The breaker of what a call asks.
+/// Each target by itself: a host that is down must not hold back the others, nor one of those let it go. Those that are well are
+/// kept too, since they tell that not all are down.
+#[derive(Default)]
+struct Targets(BTreeMap<String, Target>);
+
+#[derive(Default)]
+struct Target {
+    breaker: Breaker,
+    /// When a call last asked it.
+    asked: Duration,
+}
+
+impl Targets {
+    /// The breaker of a target that is asked now.
+    fn asked(&mut self, name: &str, now: Duration) -> &mut Breaker {
+        if !self.0.contains_key(name) {
+            self.forget(now);
+            while self.0.len() >= TARGETS {
+                // What is well first, and of that what nobody asked for the longest.
+                let least = self.0.iter().min_by_key(|(_, target)| (!target.breaker.is_well(), target.asked));
+                let Some(least) = least.map(|(name, _)| name.clone()) else { break };
+                self.0.remove(&least);
+            }
+        }
+        let target = self.0.entry(name.to_owned()).or_default();
+        target.asked = now;
+        &mut target.breaker
+    }
+
+    /// Lets go of those that failed and that nobody has asked for long: nothing is there any more that would.
+    fn forget(&mut self, now: Duration) {
+        self.0.retain(|_, target| target.breaker.is_well() || now.saturating_sub(target.asked) < FORGOTTEN);
+    }
+
+    fn get_mut(&mut self, name: &str) -> Option<&mut Breaker> {
+        self.0.get_mut(name).map(|target| &mut target.breaker)
+    }
+
+    fn why(&self, name: &str) -> Option<&str> {
+        self.0.get(name)?.breaker.why()
+    }
+
+    /// Each with why its calls are held back, if they are.
+    fn all(&self) -> impl Iterator<Item = (&String, Option<&str>)> {
+        self.0.iter().map(|(name, target)| (name, target.breaker.why()))
+    }
+}
+
+/// The breaker of what a call asks now.
 fn asked<'a>(
     backend: &'a mut Breaker,
-    targets: &'a mut BTreeMap<String, Breaker>,
+    targets: &'a mut Targets,
     target: Option<&str>,
+    now: Duration,
 ) -> &'a mut Breaker {
     match target {
         None => backend,
-        Some(target) => targets.entry(target.to_owned()).or_default(),
+        Some(target) => targets.asked(target, now),
     }
 }
 
@@ -112,7 +166,7 @@ impl Holding {
         let State { functions, backend, targets } = &mut *state;
         let own = functions.entry(function).or_default();
         let both = own.admit(now).and_then(|ticket| {
-            let other = waits(function).then(|| asked(backend, targets, target).admit(now)).transpose();
+            let other = waits(function).then(|| asked(backend, targets, target, now).admit(now)).transpose();
             other.inspect_err(|_| own.ended(ticket)).map(|other| (ticket, other))
         });
         match both {
@@ -138,17 +192,18 @@ impl Holding {
         let state = self.lock();
         let failing = state.functions.values().find_map(Breaker::why).map(failing);
         let everywhere = || {
-            let all = state.targets.values().all(|target| target.why().is_some());
-            state.targets.values().find_map(Breaker::why).filter(|_| all)
+            let all = state.targets.all().all(|(_, why)| why.is_some());
+            state.targets.all().find_map(|(_, why)| why).filter(|_| all)
         };
         failing.or_else(|| state.backend.why().or_else(everywhere).map(unreachable))
     }
 
     /// The targets that are out of reach, and why it is thought so.
     pub fn targets(&self) -> Vec<(String, Held)> {
-        let state = self.lock();
-        let held = state.targets.iter().filter_map(|(name, target)| Some((name.clone(), unreachable(target.why()?))));
-        held.collect()
+        let mut state = self.lock();
+        state.targets.forget(self.clock.monotonic());
+        self.show(&state, false);
+        state.targets.all().filter_map(|(name, why)| Some((name.clone(), unreachable(why?)))).collect()
     }
 
     /// These targets are there.
@@ -166,7 +221,7 @@ impl Holding {
         let turned = functions
             .values_mut()
             .chain([backend])
-            .chain(targets.values_mut())
+            .chain(targets.0.values_mut().map(|target| &mut target.breaker))
             .fold(false, |turned, one| one.worked() | turned);
         self.show(&state, turned);
     }
@@ -175,7 +230,8 @@ impl Holding {
     fn show(&self, state: &State, turned: bool) {
         let failing = state.functions.values().filter(|own| own.why().is_some()).count();
         self.shown.failing.store(failing as u64, Ordering::Relaxed);
-        let unreachable = state.targets.values().chain([&state.backend]).filter(|one| one.why().is_some()).count();
+        let backend = state.backend.why();
+        let unreachable = state.targets.all().map(|(_, why)| why).chain([backend]).flatten().count();
         self.shown.unreachable.store(unreachable as u64, Ordering::Relaxed);
         if turned {
             // Nobody listens while the operator starts or ends.
@@ -191,8 +247,8 @@ impl Holding {
 impl State {
     fn held(&self, function: &str, target: Option<&str>) -> Option<Held> {
         let own = self.functions.get(function).and_then(Breaker::why).map(failing);
-        let asked = || target.map_or(Some(&self.backend), |target| self.targets.get(target));
-        own.or_else(|| asked().and_then(Breaker::why).filter(|_| waits(function)).map(unreachable))
+        let asked = || target.map_or_else(|| self.backend.why(), |target| self.targets.why(target));
+        own.or_else(|| asked().filter(|_| waits(function)).map(unreachable))
     }
 }
 
@@ -213,7 +269,7 @@ impl Turn<'_> {
         let mut state = self.holding.lock();
         let State { functions, backend, targets } = &mut *state;
         let own = functions.entry(function).or_default();
-        let backend = asked(backend, targets, self.target.as_deref());
+        let backend = asked(backend, targets, self.target.as_deref(), now);
         let by_host = outcome.err().and_then(|error| error.by_host);
         let mut turned = match (by_host, outcome) {
             (Some(ByHost::Trapped), Err(error)) => {
@@ -263,7 +319,8 @@ impl Drop for Turn<'_> {
             let mut state = self.holding.lock();
             state.functions.entry(self.function).or_default().ended(own);
             let State { backend: all, targets, .. } = &mut *state;
-            asked(all, targets, self.target.as_deref()).ended(backend.unwrap_or_default());
+            let now = self.holding.clock.monotonic();
+            asked(all, targets, self.target.as_deref(), now).ended(backend.unwrap_or_default());
         }
     }
 }

@@ -121,3 +121,34 @@ fn a_refusal_proves_that_the_backend_is_there() {
     lab.holding.admit("get", None).unwrap().came_to(None, Reached::Perhaps, Err(&queued));
     assert!(lab.holding.held("get", None).is_some(), "nor does what never began");
 }
+
+/// Whatever placements a plugin names, one after the other, stayed for the operator's life.
+#[test]
+fn targets_are_forgotten_when_there_are_too_many_or_nobody_asks_them_any_more() {
+    let lab = Lab::new();
+    let known = || lab.holding.lock().targets.0.len();
+    lab.down("get", Some("down"));
+    for number in 0..3 * TARGETS {
+        lab.clock.advance(Duration::from_millis(1));
+        lab.call("get", Some(&format!("host{number}")), "a", None);
+    }
+    assert_eq!(known(), TARGETS);
+    assert!(lab.holding.held("get", Some("down")).is_some(), "those that are well go before it");
+    assert!(lab.holding.lock().targets.0.contains_key(&format!("host{}", 3 * TARGETS - 1)), "the eldest go first");
+
+    // All of them down: still no more than so many.
+    for number in 0..TARGETS + 10 {
+        lab.call("get", Some(&format!("sick{number}")), "a", Some(ErrorKind::Transient));
+    }
+    assert_eq!(known(), TARGETS);
+
+    // A host that was taken away is told of no longer than anybody may still ask it.
+    let lab = Lab::new();
+    lab.call("get", Some("well"), "a", None);
+    lab.down("get", Some("gone"));
+    lab.clock.advance(FORGOTTEN - Duration::from_secs(1));
+    assert_eq!(lab.holding.targets().len(), 1);
+    lab.clock.advance(Duration::from_secs(1));
+    assert_eq!((lab.holding.targets(), lab.shown.unreachable.load(Ordering::Relaxed)), (vec![], 0));
+    assert!(lab.holding.lock().targets.0.contains_key("well"), "it tells that not all are down");
+}

@@ -1,7 +1,7 @@
 //! Host functions: the modules behind the imports of `wit/`. Capabilities, not addresses: a guest names a connection or a
 //! secret that its Provider grants, and nothing else is reachable.
 
-mod address;
+pub(super) mod address;
 pub(super) mod http;
 mod local;
 mod secrets;

@@ -48,6 +48,9 @@ enum Output {
 
 /// Call one function of a plugin
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  proxy-operator plugin call rental.wasm check --provider provider.yaml\n  proxy-operator plugin call rental.wasm create --provider provider.yaml --placement east@office-7 --login-file login"
+)]
 pub(in crate::cli) struct CallArgs {
     #[command(flatten)]
     bench: BenchArgs,

@@ -11,6 +11,9 @@ use crate::model::proxy::ProxySpec;
 
 /// Run the conformance kit
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  proxy-operator plugin test rental.wasm --provider provider.yaml --script tests/backend.yaml\n  proxy-operator plugin test rental.wasm --provider provider.yaml --case delete-until-gone --junit results.xml"
+)]
 pub(in crate::cli) struct TestArgs {
     #[command(flatten)]
     bench: BenchArgs,

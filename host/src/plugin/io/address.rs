@@ -8,13 +8,13 @@ use crate::model::provider::Permit;
 
 /// Refuses kinds of addresses that a connection does not permit.
 #[derive(Clone, Debug)]
-pub(super) struct Guard {
+pub(in crate::plugin) struct Guard {
     permit: Vec<Permit>,
 }
 
 /// Why an address is not dialled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum GuardError {
+pub(in crate::plugin) enum GuardError {
     /// The name has no address.
     #[error("{0}")]
     Dns(String),

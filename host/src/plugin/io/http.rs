@@ -13,8 +13,7 @@ use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use tracing::Instrument;
 
-pub(in crate::plugin) use self::origin::Origin;
-use self::origin::check_literal;
+pub(in crate::plugin) use self::origin::{Origin, builder, check_literal};
 use super::address::GuardError;
 use super::fault;
 use crate::model::secret::Known;
@@ -204,7 +203,7 @@ mod tests {
     async fn a_body_that_stands_still_is_timed_out_before_the_guests_own_limit() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("its address"));
-        let client = origin::builder(&Guard::new(&[Permit::Loopback])).build().expect("a client");
+        let client = builder(&Guard::new(&[Permit::Loopback])).build().expect("a client");
         let (answer, silent) = tokio::join!(client.get(url).send(), async {
             let (mut peer, _) = listener.accept().await.expect("a client");
             let read = peer.read(&mut [0; 1024]).await.expect("a request");

@@ -1,6 +1,7 @@
 //! What a ConfigMap holds of plugins, by the names of its keys: `NAME.wasm`, compressed as `NAME.wasm.zst`, and either cut
 //! into parts, `NAME.wasm.2-of-3`, since the API server takes 1 MiB for all keys of an object together.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 
 use ruzstd::decoding::StreamingDecoder;
@@ -9,7 +10,7 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 use crate::plugin::contract::foreign;
 use crate::plugin::limits::FILE_BYTES;
-use crate::plugin::load::LoadError;
+use crate::plugin::load::{LoadError, digest_of};
 
 /// Bytes of one ConfigMap's values; the rest of 1 MiB is for its metadata.
 pub const CONFIG_MAP_BYTES: usize = (1 << 20) - 4096;
@@ -45,6 +46,16 @@ impl Piece {
         Some(Self { plugin: name.strip_suffix(".wasm")?.to_owned(), compressed, part })
     }
 
+    /// Whether it belongs to the same whole, as far as the key tells.
+    pub fn is_with(&self, other: &Self) -> bool {
+        (&self.plugin, self.part.1, self.compressed) == (&other.plugin, other.part.1, other.compressed)
+    }
+
+    /// What goes first of one ConfigMap.
+    fn rank(&self) -> (String, u32, bool, u32) {
+        (self.plugin.clone(), self.part.1, self.compressed, self.part.0)
+    }
+
     /// The key.
     pub fn key(&self) -> String {
         let (part, all) = self.part;
@@ -52,6 +63,23 @@ impl Piece {
         let cut = if all == 1 { String::new() } else { format!(".{part}-of-{all}") };
         format!("{}.wasm{zst}{cut}", self.plugin)
     }
+}
+
+/// What the keys of one ConfigMap name, and the keys that are passed over, each with the one that goes before it: of several
+/// that give the same plugin a whole goes before parts, fewer parts before more, and a file as it is before a compressed one.
+pub fn pieces<'k>(keys: impl Iterator<Item = &'k str>) -> (Vec<Piece>, Vec<(Piece, Piece)>) {
+    let all: BTreeMap<_, _> = keys.filter_map(Piece::parse).map(|piece| (piece.rank(), piece)).collect();
+    let mut first: BTreeMap<String, Piece> = BTreeMap::new();
+    let (mut taken, mut over) = (Vec::new(), Vec::new());
+    for piece in all.into_values() {
+        let first = first.entry(piece.plugin.clone()).or_insert_with(|| piece.clone());
+        if piece.is_with(first) {
+            taken.push(piece);
+        } else {
+            over.push((piece, first.clone()));
+        }
+    }
+    (taken, over)
 }
 
 /// The file that was uploaded, out of its parts in order.
@@ -93,6 +121,19 @@ pub fn unpack(compressed: bool, parts: &[Vec<u8>]) -> Result<Vec<u8>, LoadError>
     Ok(bytes)
 }
 
+/// The file that was uploaded in parts, which is the one that they name, if they name one.
+///
+/// # Errors
+/// As [`unpack`], and when it is another.
+pub fn whole(compressed: bool, parts: &[Vec<u8>], named: Option<&str>) -> Result<Vec<u8>, LoadError> {
+    let bytes = unpack(compressed, parts)?;
+    let found = digest_of(&bytes);
+    match named {
+        Some(named) if named != found => Err(LoadError::Digest { found, named: foreign(named) }),
+        _ => Ok(bytes),
+    }
+}
+
 /// Cuts a file so that each ConfigMap holds one piece: as it is where that fits, otherwise compressed.
 pub fn pack(plugin: &str, bytes: &[u8]) -> Vec<(Piece, Vec<u8>)> {
     let fits = bytes.len() <= CONFIG_MAP_BYTES;
@@ -127,6 +168,35 @@ mod tests {
                 assert_eq!(piece.key(), key);
             }
         }
+    }
+
+    #[test]
+    fn of_keys_for_one_plugin_the_same_goes_first_in_whatever_order() {
+        let mut keys = [
+            "kvm.wasm.zst",
+            "kvm.wasm.2-of-2",
+            "kvm.wasm",
+            "cut.wasm.zst.1-of-2",
+            "cut.wasm.zst.2-of-2",
+            "cut.wasm.1-of-3",
+            "small.wasm.zst",
+            "readme",
+        ];
+        for _ in 0..keys.len() {
+            keys.rotate_left(1);
+            let (taken, over) = pieces(keys.into_iter());
+            let taken: Vec<_> = taken.iter().map(Piece::key).collect();
+            assert_eq!(taken, ["cut.wasm.zst.1-of-2", "cut.wasm.zst.2-of-2", "kvm.wasm", "small.wasm.zst"]);
+            let over: Vec<_> = over.iter().map(|(over, taken)| (over.key(), taken.key())).collect();
+            let expected = [
+                ("cut.wasm.1-of-3", "cut.wasm.zst.1-of-2"),
+                ("kvm.wasm.zst", "kvm.wasm"),
+                ("kvm.wasm.2-of-2", "kvm.wasm"),
+            ];
+            assert_eq!(over, expected.map(|(over, taken)| (over.to_owned(), taken.to_owned())));
+        }
+        // Written in two ways, a part is the same part.
+        assert_eq!(pieces(["a.wasm.01-of-2", "a.wasm.1-of-2"].into_iter()).0.len(), 1);
     }
 
     /// Bytes that no compressor makes smaller.

@@ -77,7 +77,7 @@ enum Trust {
 
 /// What all clients have in common: exactly the guard's addresses are dialled, no proxy of the environment is asked, and no
 /// redirect is followed.
-pub(super) fn builder(guard: &Guard) -> ClientBuilder {
+pub(in crate::plugin) fn builder(guard: &Guard) -> ClientBuilder {
     Client::builder()
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
@@ -89,7 +89,7 @@ pub(super) fn builder(guard: &Guard) -> ClientBuilder {
 }
 
 /// Checks the address in a URL that names one: it passes by the resolver.
-pub(super) fn check_literal(guard: &Guard, url: &Url) -> Result<(), GuardError> {
+pub(in crate::plugin) fn check_literal(guard: &Guard, url: &Url) -> Result<(), GuardError> {
     match url.host_str().and_then(|host| host.trim_matches(['[', ']']).parse::<IpAddr>().ok()) {
         Some(address) => guard.check(&address.to_string(), address),
         None => Ok(()),
