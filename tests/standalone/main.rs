@@ -2,6 +2,8 @@
 
 mod applying;
 mod commands;
+mod crash;
+mod disk;
 mod import;
 mod kit;
 mod looking;

@@ -1,13 +1,17 @@
 //! The embedded database: tables of text keys and byte values, written durably and in batches.
 //!
 //! One thread writes. What waits while it syncs the disk shares the next commit, so that many small writes cost few syncs.
+//! `--log proxy_operator::store=trace` shows each write before and after its commit, without its value.
+
+mod file;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use redb::{Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tokio::sync::{mpsc, oneshot};
 
+use self::file::DatabaseFile;
 use crate::store::StoreError;
 
 /// Layout of the tables; a later one is not opened.
@@ -33,6 +37,15 @@ enum Change {
     Remove,
     /// Only while this says of (found, given) that it is the one meant.
     RemoveIf(Vec<u8>, Compare),
+}
+
+impl Change {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Put(_) | Self::PutUnless(..) => "put",
+            Self::Remove | Self::RemoveIf(..) => "remove",
+        }
+    }
 }
 
 /// Compares the value found with the one given.
@@ -68,7 +81,7 @@ struct Job {
 /// The database. Cheap to clone; the file is locked until the last clone is dropped.
 #[derive(Clone)]
 pub struct Database {
-    inner: Arc<redb::Database>,
+    file: Arc<DatabaseFile>,
     jobs: mpsc::Sender<Job>,
 }
 
@@ -78,51 +91,14 @@ impl Database {
     /// # Errors
     /// When it is locked by another process, damaged, or of a later format.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let fail = |what: String| StoreError::Unavailable(format!("{}: {what}", path.display()));
-        if let Some(dir) = path.parent() {
-            use std::os::unix::fs::DirBuilderExt;
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| fail(e.to_string()))?;
-        }
-        let file = {
-            use std::os::unix::fs::OpenOptionsExt;
-            std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)
-                .map_err(|e| fail(e.to_string()))?
-        };
-        let inner = redb::Builder::new()
-            .set_cache_size(8 << 20)
-            .create_with_backend(redb::backends::FileBackend::new(file).map_err(|e| fail(e.to_string()))?)
-            .map_err(|e| match e {
-                redb::DatabaseError::DatabaseAlreadyOpen => {
-                    fail("another process has it open; one operator runs per data folder".into())
-                }
-                e => fail(format!("{e}; restore the folder from a backup, or start with an empty one")),
-            })?;
-        let inner = Arc::new(inner);
+        let file = Arc::new(DatabaseFile::open(path).map_err(StoreError::Unavailable)?);
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = Arc::downgrade(&inner);
+        let writer = Arc::downgrade(&file);
         std::thread::Builder::new()
             .name("database".into())
             .spawn(move || write_all(&writer, queue))
-            .map_err(|e| fail(e.to_string()))?;
-        let this = Self { inner, jobs };
-        match this.get("meta", "format")? {
-            None => commit(&this.inner, &[Write::put("meta", "format", FORMAT.to_vec())]).map_err(fail)?,
-            Some(found) if found == FORMAT => {}
-            Some(found) => {
-                return Err(fail(format!(
-                    "its format is {}, and this version reads {}; use the version that wrote it, or a later one",
-                    String::from_utf8_lossy(&found),
-                    String::from_utf8_lossy(FORMAT)
-                )));
-            }
-        }
-        Ok(this)
+            .map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        Ok(Self { file, jobs })
     }
 
     /// One value.
@@ -130,14 +106,7 @@ impl Database {
     /// # Errors
     /// When the disk fails.
     pub fn get(&self, table: &'static str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let read = || -> Result<Option<Vec<u8>>, redb::Error> {
-            match self.inner.begin_read()?.open_table(definition(table)) {
-                Ok(table) => Ok(table.get(key)?.map(|v| v.value().to_vec())),
-                Err(TableError::TableDoesNotExist(_)) => Ok(None),
-                Err(e) => Err(e.into()),
-            }
-        };
-        read().map_err(|e| StoreError::Unavailable(e.to_string()))
+        self.file.with(|database| value(database, table, key)).map_err(StoreError::Unavailable)
     }
 
     /// All of a table, by key.
@@ -145,8 +114,8 @@ impl Database {
     /// # Errors
     /// When the disk fails.
     pub fn all(&self, table: &'static str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        let read = || -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
-            let transaction = self.inner.begin_read()?;
+        let read = |database: &redb::Database| -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
+            let transaction = database.begin_read()?;
             let table = match transaction.open_table(definition(table)) {
                 Ok(table) => table,
                 Err(TableError::TableDoesNotExist(_)) => return Ok(vec![]),
@@ -155,7 +124,7 @@ impl Database {
             let rows = table.iter()?.map(|row| row.map(|(k, v)| (k.value().to_owned(), v.value().to_vec())));
             Ok(rows.collect::<Result<_, _>>()?)
         };
-        read().map_err(|e| StoreError::Unavailable(e.to_string()))
+        self.file.with(read).map_err(StoreError::Unavailable)
     }
 
     /// Writes all or nothing; on return it is on the disk.
@@ -163,6 +132,9 @@ impl Database {
     /// # Errors
     /// When the disk fails; then nothing was written.
     pub async fn write(&self, writes: Vec<Write>) -> Result<(), StoreError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
         let (done, answer) = oneshot::channel();
         let gone = || StoreError::Unavailable("the database is closed".into());
         self.jobs.send(Job { writes, done }).await.map_err(|_| gone())?;
@@ -192,17 +164,37 @@ fn definition(table: &'static str) -> TableDefinition<'static, &'static str, &'s
     TableDefinition::new(table)
 }
 
-fn write_all(database: &std::sync::Weak<redb::Database>, mut queue: mpsc::Receiver<Job>) {
+fn value(database: &redb::Database, table: &'static str, key: &str) -> Result<Option<Vec<u8>>, redb::Error> {
+    match database.begin_read()?.open_table(definition(table)) {
+        Ok(table) => Ok(table.get(key)?.map(|v| v.value().to_vec())),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn write_all(file: &Weak<DatabaseFile>, mut queue: mpsc::Receiver<Job>) {
     let mut jobs = Vec::new();
+    let mut fails = false;
     loop {
         if queue.blocking_recv_many(&mut jobs, BATCH) == 0 {
             return;
         }
-        let Some(database) = database.upgrade() else { return };
+        let Some(file) = file.upgrade() else { return };
         let together: Vec<Write> = jobs.iter_mut().flat_map(|job| std::mem::take(&mut job.writes)).collect();
-        let outcome = commit(&database, &together);
+        for Write { table, key, change } in &together {
+            tracing::trace!(table, key, change = change.word(), "writing");
+        }
+        let outcome = file.with(|database| commit(database, &together));
+        match &outcome {
+            Err(error) if !fails => {
+                tracing::error!(%error, "nothing can be written; what needs it is refused or waits")
+            }
+            Ok(()) if fails => tracing::info!("the database is written again"),
+            outcome => tracing::trace!(done = outcome.is_ok(), "written"),
+        }
+        fails = outcome.is_err();
         // Let go before anybody is answered: whoever then drops the last handle has closed the file.
-        drop(database);
+        drop(file);
         for job in jobs.drain(..) {
             // A caller that gave up loses only the answer.
             let _ = job.done.send(outcome.clone());
@@ -210,31 +202,28 @@ fn write_all(database: &std::sync::Weak<redb::Database>, mut queue: mpsc::Receiv
     }
 }
 
-fn commit(database: &redb::Database, writes: &[Write]) -> Result<(), String> {
-    let run = || -> Result<(), redb::Error> {
-        let mut transaction = database.begin_write()?;
-        transaction.set_durability(Durability::Immediate)?;
-        for write in writes {
-            let mut table = transaction.open_table(definition(write.table))?;
-            let key = write.key.as_str();
-            match &write.change {
-                Change::Put(value) => drop(table.insert(key, value.as_slice())?),
-                Change::Remove => drop(table.remove(key)?),
-                Change::PutUnless(value, stays) => {
-                    if !table.get(key)?.is_some_and(|found| stays(found.value(), value)) {
-                        table.insert(key, value.as_slice())?;
-                    }
+fn commit(database: &redb::Database, writes: &[Write]) -> Result<(), redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::Immediate)?;
+    for write in writes {
+        let mut table = transaction.open_table(definition(write.table))?;
+        let key = write.key.as_str();
+        match &write.change {
+            Change::Put(value) => drop(table.insert(key, value.as_slice())?),
+            Change::Remove => drop(table.remove(key)?),
+            Change::PutUnless(value, stays) => {
+                if !table.get(key)?.is_some_and(|found| stays(found.value(), value)) {
+                    table.insert(key, value.as_slice())?;
                 }
-                Change::RemoveIf(value, same) => {
-                    if table.get(key)?.is_some_and(|found| same(found.value(), value)) {
-                        table.remove(key)?;
-                    }
+            }
+            Change::RemoveIf(value, same) => {
+                if table.get(key)?.is_some_and(|found| same(found.value(), value)) {
+                    table.remove(key)?;
                 }
             }
         }
-        Ok(transaction.commit()?)
-    };
-    run().map_err(|e| e.to_string())
+    }
+    Ok(transaction.commit()?)
 }
 
 #[cfg(test)]
