@@ -42,6 +42,11 @@ impl Lab {
 
     /// A cloud, and an operator without a Provider.
     pub async fn without_provider() -> Self {
+        Self::of_cloud(&[]).await
+    }
+
+    /// The same, with more arguments for the cloud.
+    pub async fn of_cloud(more: &[&str]) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -54,7 +59,7 @@ impl Lab {
         let NewToken { token, manifest } =
             mint("crawler", "default", &[Scope::Read, Scope::Allocate], &["default".into()], None);
         let mut lab = Self {
-            backend: Backend::start(dir.path()),
+            backend: Backend::start_with(dir.path(), more),
             operator: None,
             rest: String::new(),
             health: String::new(),
@@ -116,8 +121,14 @@ impl Lab {
 
     fn arguments(&self) -> Vec<String> {
         let fixed = ["--log", &self.log, "--log-json", "run", "--standalone", "--gc-grace", "1s"].map(str::to_owned);
-        let folders = [("--manifests", "manifests"), ("--data", "data"), ("--plugin-dir", "plugins"), ("--secret-files", "files")];
-        let folders = folders.into_iter().flat_map(|(flag, name)| [flag.to_owned(), self.path(name).display().to_string()]);
+        let folders = [
+            ("--manifests", "manifests"),
+            ("--data", "data"),
+            ("--plugin-dir", "plugins"),
+            ("--secret-files", "files"),
+        ];
+        let folders =
+            folders.into_iter().flat_map(|(flag, name)| [flag.to_owned(), self.path(name).display().to_string()]);
         let ports = ["--rest-addr", "--health-addr", "--judge-addr", "--metrics-addr"];
         let ports = ports.into_iter().flat_map(|flag| [flag.to_owned(), "127.0.0.1:0".to_owned()]);
         let judge = ["--judge-url".to_owned(), self.judge().to_owned()];

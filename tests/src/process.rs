@@ -81,6 +81,13 @@ impl Process {
         Duration::from_millis(ticks.sum::<u64>() * 10)
     }
 
+    /// The most memory that it held at once, in bytes.
+    pub fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
     /// What the kernel says of it, after its name, which may hold anything; its state first.
     fn stat(&self) -> String {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();

@@ -43,7 +43,9 @@ impl Tracer {
     fn attach(process: u32, traced: &str, inject: &str, paths: &[PathBuf], record: &Path) -> Self {
         let mut command = Command::new("strace");
         command.args(["-f", "-o"]).arg(record).arg(format!("--trace={traced}")).arg(format!("--inject={inject}"));
-        paths.iter().for_each(|path| drop(command.arg("-P").arg(path)));
+        for path in paths {
+            command.arg("-P").arg(path);
+        }
         let mut strace =
             command.args(["-p", &process.to_string()]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut says = BufReader::new(strace.stderr.take().unwrap()).lines();

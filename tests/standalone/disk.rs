@@ -93,7 +93,8 @@ async fn a_full_disk_refuses_what_has_no_room_and_keeps_all_else() {
     };
     assert!(refused.contains("state.redb") && refused.contains("make room on its disk"), "{refused}");
     assert!(refused.contains("is in the manifest folder and has no effect yet"), "{refused}");
-    let names = async |lab: &Lab| lab.proxies().await.iter().filter_map(|p| p.metadata.name.clone()).collect::<Vec<_>>();
+    let names =
+        async |lab: &Lab| lab.proxies().await.iter().filter_map(|p| p.metadata.name.clone()).collect::<Vec<_>>();
     let there = names(&lab).await;
     assert!(applied.iter().all(|name| there.contains(name)), "{applied:?} of {there:?}");
     // Full as it is, it starts anew.
@@ -120,7 +121,8 @@ async fn a_manifest_folder_without_room_or_read_only_stays_as_it_is() {
     lab.start_operator().await;
     let files = || {
         let all = fs::read_dir(lab.path("manifests")).unwrap().map(|e| e.unwrap().path());
-        let mut all: Vec<_> = all.filter(|p| !p.ends_with("ballast")).map(|p| (p.clone(), fs::read(p).unwrap())).collect();
+        let mut all: Vec<_> =
+            all.filter(|p| !p.ends_with("ballast")).map(|p| (p.clone(), fs::read(p).unwrap())).collect();
         all.sort();
         all
     };

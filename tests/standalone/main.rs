@@ -8,4 +8,5 @@ mod import;
 mod kit;
 mod looking;
 mod settings;
+mod thousands;
 mod watching;

@@ -54,6 +54,9 @@ pub enum At {
 
 /// How a round ended.
 pub struct Hit {
+    /// What it was about, and how that was when it began.
+    name: String,
+    object: Value,
     /// Writes that were under way.
     writes: Vec<Written>,
     /// Calls on the database until then.
@@ -146,13 +149,20 @@ impl Rig {
             return;
         }
         let files = vec![self.database(), self.database().with_extension("redb.new")];
-        let mut before = Value::Null;
+        let mut before = None;
         for number in 1..WRITES {
             // At the sync all of a write is in the file, and nobody was told.
             let at = At::Call("fdatasync", number, files.clone());
             let Some(after) = self.round(scenario, &at).await else { return };
-            let effects: Vec<Effect> =
-                after.writes.iter().map(|write| self.name(scenario, write, &mut before)).collect();
+            let before = before.get_or_insert_with(|| after.object.clone());
+            let of_it = |write: &&Written| {
+                !OBJECTS.contains(&write.table.as_str()) || write.key.rsplit('/').next() == Some(&after.name)
+            };
+            let mut effects: Vec<Effect> =
+                after.writes.iter().filter(of_it).map(|write| self.name(scenario, write, before)).collect();
+            if effects.is_empty() && scenario == Scenario::FirstStart {
+                effects.push(Effect::DatabaseMade);
+            }
             let first = first_write(&after.calls, number);
             println!("{scenario:?}, write {number}: {effects:?}, from call {first} on");
             self.points.extend(effects.iter().map(|&effect| (effect, Moment::After)));
@@ -179,6 +189,7 @@ impl Rig {
     /// went through without being killed.
     async fn round(&mut self, scenario: Scenario, at: &At) -> Option<Hit> {
         let name = self.prepare(scenario).await;
+        let object = self.object(&name).await;
         let logged = self.lab.operator().log().len();
         let tracer = match at {
             At::Call(call, nth, files) => {
@@ -219,7 +230,7 @@ impl Rig {
         self.lab.start_operator().await;
         self.ends(scenario, &format!("{scenario:?} at {at:?}"), &name, answer).await;
         self.nothing_is_left_beside_manifests();
-        Some(Hit { writes, calls })
+        Some(Hit { name, object, writes, calls })
     }
 
     /// All rows of the database, while no operator has it open.

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use proxy_operator::model::SKIP_CLEANUP;
+use proxy_operator::model::abandoned::Abandoned;
+use proxy_operator::model::provider::Provider;
 use proxy_operator::model::proxy::Proxy;
 use proxy_operator_tests::lab::{condition, is_ready, proxy_of};
 use proxy_operator_tests::process::PATIENCE;
@@ -26,8 +28,6 @@ pub enum Scenario {
     FirstStart,
     /// A Proxy is applied.
     Create,
-    /// The operator starts with a database that is empty.
-    EmptyStart,
     /// A Proxy is applied that is another now.
     Edit,
     /// A Provider is applied.
@@ -101,15 +101,21 @@ impl Scenario {
 }
 
 impl Rig {
+    /// The object of a scenario as it is when it begins.
+    pub async fn object(&self, name: &str) -> Value {
+        if let Some(proxy) = self.proxy(name).await {
+            return serde_json::to_value(proxy).unwrap();
+        }
+        let providers: Vec<Value> = self.lab.try_objects("providers").await.unwrap_or_default();
+        providers.into_iter().find(|p| p["metadata"]["name"] == name).unwrap_or(Value::Null)
+    }
+
     /// What has to be there before it begins; answers the name of what it is about.
     pub async fn prepare(&mut self, scenario: Scenario) -> String {
         match scenario {
-            Scenario::FirstStart | Scenario::EmptyStart => {
+            Scenario::FirstStart => {
                 self.lab.take_operator().kill();
                 std::fs::remove_file(self.database()).unwrap();
-                if scenario == Scenario::EmptyStart {
-                    drop(proxy_operator::store::local::database::Database::open(&self.database()).unwrap());
-                }
                 self.lab.launch_operator_stopped();
                 String::new()
             }
@@ -148,7 +154,7 @@ impl Rig {
     /// Begins it.
     pub async fn begin(&mut self, scenario: Scenario, name: &str) -> Act {
         match scenario {
-            Scenario::FirstStart | Scenario::EmptyStart => {
+            Scenario::FirstStart => {
                 self.lab.operator().signal("CONT");
                 Act(tokio::spawn(std::future::ready(None)))
             }
@@ -180,12 +186,14 @@ impl Rig {
         };
         match scenario {
             // Its last write at a start.
-            Scenario::FirstStart | Scenario::EmptyStart => wrote("key", "lease", "put"),
+            Scenario::FirstStart => wrote("key", "lease", "put"),
             Scenario::NewProvider => self.provider_is_ready(name).await,
             Scenario::PartWithProvider => wrote("table", "providers", "remove") && wrote("table", "buried", "remove"),
             Scenario::Create => self.proxy(name).await.is_some_and(|p| is_ready(&p)),
             Scenario::Edit => self.is_edited(name).await,
-            Scenario::Delete | Scenario::GiveUp => wrote("table", "proxies", "remove") && wrote("table", "buried", "remove"),
+            Scenario::Delete | Scenario::GiveUp => {
+                wrote("table", "proxies", "remove") && wrote("table", "buried", "remove")
+            }
             Scenario::Forget | Scenario::Grant | Scenario::Renew => act.is_answered(),
             Scenario::Release => wrote("table", "leases", "remove"),
             Scenario::Stopped => false,
@@ -196,10 +204,10 @@ impl Rig {
     pub async fn passed(&mut self, scenario: Scenario, name: &str, act: Act) {
         act.answer().await;
         match scenario {
-            Scenario::FirstStart | Scenario::EmptyStart => {
+            Scenario::FirstStart => {
                 self.restart().await;
             }
-            Scenario::Create | Scenario::Edit => self.spare.push(name.to_owned()),
+            Scenario::Create => self.spare.push(name.to_owned()),
             _ => {}
         }
     }
@@ -207,7 +215,7 @@ impl Rig {
     /// How it has to end after a kill and a start. `answer`: what was answered before the kill.
     pub async fn ends(&mut self, scenario: Scenario, what: &str, name: &str, answer: Option<Value>) {
         match scenario {
-            Scenario::FirstStart | Scenario::EmptyStart => {
+            Scenario::FirstStart => {
                 let before = std::mem::take(&mut self.killed_with);
                 self.lab.take_operator().kill();
                 let after = self.rows();
@@ -222,13 +230,17 @@ impl Rig {
             }
             Scenario::NewProvider => {
                 if answer.is_none() {
-                    self.apply(&self.provider(name)).answer().await.unwrap_or_else(|| panic!("{what}: not applied again"));
+                    self.apply(&self.provider(name))
+                        .answer()
+                        .await
+                        .unwrap_or_else(|| panic!("{what}: not applied again"));
                 }
                 self.wait_provider(name).await;
             }
             Scenario::PartWithProvider => {
                 if answer.is_none() {
-                    self.command(&["delete", "pxp", name, "--wait=false", "--ignore-not-found"]).answer().await;
+                    let again = ["delete", "pxp", name, "--wait=false", "--ignore-not-found"];
+                    self.command(&again).answer().await.unwrap_or_else(|| panic!("{what}: not deleted again"));
                 }
                 self.lab.wait_parted(name).await;
                 assert!(!self.is_in_a_manifest(name), "{what}");
@@ -241,11 +253,14 @@ impl Rig {
                 } else {
                     self.apply(&of(name, more)).answer().await.unwrap_or_else(|| panic!("{what}: not applied again"));
                 }
-                self.wait_one_machine(what, name).await;
-                if scenario == Scenario::Create {
-                    let status = self.proxy(name).await.and_then(|p| p.status).unwrap();
-                    assert_eq!(status.rebuilds, 0, "{what}");
+                if scenario == Scenario::Edit {
+                    // The old one is waited for in the end: it drains.
+                    self.lab.wait_proxy(name, |p| is_ready(p) && p.status.as_ref().unwrap().rebuilds == 1).await;
+                    return;
                 }
+                self.wait_one_machine(what, name).await;
+                let status = self.proxy(name).await.and_then(|p| p.status).unwrap();
+                assert_eq!(status.rebuilds, 0, "{what}");
                 self.spare.push(name.to_owned());
             }
             Scenario::Stopped => {
@@ -279,8 +294,8 @@ impl Rig {
                 if answer.is_none() {
                     self.command(&["abandoned", "forget", name]).answer().await;
                 }
-                let list = self.abandoned().await;
-                assert!(list.iter().all(|one| one["key"] != name), "{what}: {list:?}");
+                let list: Vec<Abandoned> = serde_json::from_value(self.abandoned().await.into()).unwrap();
+                assert!(list.iter().all(|one| one.key() != name), "{what}");
             }
             Scenario::Grant => {
                 let again = self.ask(Method::POST, "/v1/leases", wish(name, 60)).await;
@@ -332,7 +347,8 @@ impl Rig {
     }
 
     async fn give_up(&mut self, name: &str) {
-        let manifest = of(name, "").replace("metadata: {", &format!("metadata: {{annotations: {{{SKIP_CLEANUP}: \"true\"}}, "));
+        let manifest =
+            of(name, "").replace("metadata: {", &format!("metadata: {{annotations: {{{SKIP_CLEANUP}: \"true\"}}, "));
         self.apply(&manifest).answer().await.expect("applied");
     }
 
@@ -341,7 +357,7 @@ impl Rig {
         let all = self.abandoned().await;
         let mut of_it = all.iter().filter(|one| one["name"] == name);
         let (Some(one), None) = (of_it.next(), of_it.next()) else { return None };
-        let one: proxy_operator::model::abandoned::Abandoned = serde_json::from_value(one.clone()).unwrap();
+        let one: Abandoned = serde_json::from_value(one.clone()).unwrap();
         Some(one.key())
     }
 
@@ -368,12 +384,8 @@ impl Rig {
     }
 
     async fn proxy(&self, name: &str) -> Option<Proxy> {
-        let all: Vec<Proxy> = self.objects("proxies").await?;
+        let all: Vec<Proxy> = self.lab.try_objects("proxies").await?;
         all.into_iter().find(|p| p.metadata.name.as_deref() == Some(name))
-    }
-
-    async fn objects<T: serde::de::DeserializeOwned>(&self, kind: &str) -> Option<Vec<T>> {
-        self.lab.try_objects(kind).await
     }
 
     async fn is_edited(&self, name: &str) -> bool {
@@ -398,7 +410,7 @@ impl Rig {
     }
 
     async fn provider_is_ready(&self, name: &str) -> bool {
-        let all: Vec<proxy_operator::model::provider::Provider> = self.objects("providers").await.unwrap_or_default();
+        let all: Vec<Provider> = self.lab.try_objects("providers").await.unwrap_or_default();
         let found = all.iter().find(|p| p.metadata.name.as_deref() == Some(name));
         found.and_then(condition).is_some_and(|c| c.reason == "Ready")
     }

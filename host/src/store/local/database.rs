@@ -4,6 +4,7 @@
 //! `--log proxy_operator::store=trace` shows each write before and after its commit, without its value.
 
 mod file;
+mod trial;
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -91,13 +92,21 @@ impl Database {
     /// # Errors
     /// When it is locked by another process, damaged, or of a later format.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let file = Arc::new(DatabaseFile::open(path).map_err(StoreError::Unavailable)?);
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = Arc::downgrade(&file);
-        std::thread::Builder::new()
-            .name("database".into())
-            .spawn(move || write_all(&writer, queue))
-            .map_err(|e| StoreError::Unavailable(e.to_string()))?;
+        let (tell, opened) = std::sync::mpsc::channel();
+        let path = path.to_owned();
+        // All that is written, from the first byte on, is written by this thread.
+        let write = move || {
+            let file = DatabaseFile::open(&path).map(Arc::new);
+            let writer = file.as_ref().map(Arc::downgrade).unwrap_or_default();
+            if tell.send(file).is_ok() {
+                write_all(&writer, queue);
+            }
+        };
+        let thread = std::thread::Builder::new().name("database".into()).spawn(write);
+        let fail = |e: String| StoreError::Unavailable(e);
+        thread.map_err(|e| fail(e.to_string()))?;
+        let file = opened.recv().map_err(|e| fail(e.to_string()))?.map_err(fail)?;
         Ok(Self { file, jobs })
     }
 

@@ -145,7 +145,12 @@ impl LocalStore {
         if object.kind == Kind::Secret {
             return if held { Ok(()) } else { Err(missing()) };
         }
-        let metadata = self.metadata(object).ok_or_else(missing)?;
+        let metadata = match self.metadata(object) {
+            Some(metadata) => metadata,
+            // A crash kept an earlier deletion from taking its manifest, too; or it never had an effect.
+            None if held => return Ok(()),
+            None => return Err(missing()),
+        };
         if let Some(digest) = metadata.annotations.and_then(|mut all| all.remove(DIGEST_ANNOTATION)) {
             let key = buried_key(object).unwrap_or_default();
             self.database.write(vec![Write::put(BURIED, key, digest.into_bytes())]).await?;
@@ -257,7 +262,9 @@ fn take_out(dir: &Path, by_file: BTreeMap<String, HashSet<ObjectRef>>) -> BTreeM
     }
     if let Err(error) = batch.sync() {
         let why = format!("{}: {error}", dir.display());
-        all.into_iter().for_each(|object| drop(kept.entry(object).or_insert(why.clone())));
+        for object in all {
+            kept.entry(object).or_insert(why.clone());
+        }
     }
     kept
 }

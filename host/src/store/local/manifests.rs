@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use futures::future::join_all;
+use futures::{StreamExt as _, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
@@ -35,6 +37,8 @@ pub(super) const FILE_ANNOTATION: &str = "crawl.example.com/manifest";
 const RESCAN: Duration = Duration::from_secs(30);
 /// Several notices in a row are one change.
 const SETTLE: Duration = Duration::from_millis(50);
+/// Objects that are stored at once: they share the syncs of the disk.
+const AT_ONCE: usize = 512;
 
 pub(super) struct Folder {
     pub path: PathBuf,
@@ -122,18 +126,21 @@ impl LocalStore {
             self.changed(Change::Secrets);
         }
         let mut problems = BTreeMap::new();
-        for (declared, file) in wanted.of(Kind::Provider).chain(wanted.of(Kind::Proxy)) {
-            let outcome = match &declared.manifest {
-                Manifest::Provider(provider) => {
-                    self.apply_one(&self.provider_objects, provider, declared, file, changed_provider).await
+        for kind in [Kind::Provider, Kind::Proxy] {
+            // Most are as they should be; what is asked of the database is asked about the others alone.
+            let unsettled = wanted.of(kind).filter(|(declared, _)| !self.is_settled(declared));
+            let unsettled: Vec<_> = unsettled.map(|(declared, file)| (declared.clone(), file.to_owned())).collect();
+            let applied = stream::iter(unsettled).map(|(declared, file)| async move {
+                let outcome = self.apply_declared(&declared, &file).await;
+                (declared, file, outcome)
+            });
+            let mut applied = applied.buffered(AT_ONCE);
+            while let Some((declared, file, outcome)) = applied.next().await {
+                match outcome {
+                    Ok(true) => self.changed(change(&declared.object)),
+                    Ok(false) => {}
+                    Err(problem) => drop(problems.insert(file, problem)),
                 }
-                Manifest::Proxy(proxy) => self.apply_one(&self.objects, proxy, declared, file, changed_proxy).await,
-                Manifest::Secret(_) => Ok(false),
-            };
-            match outcome {
-                Ok(true) => self.changed(change(&declared.object)),
-                Ok(false) => {}
-                Err(problem) => drop(problems.insert(file.to_owned(), problem)),
             }
         }
         wanted.problems.extend(problems);
@@ -143,6 +150,29 @@ impl LocalStore {
         }
         self.tell(wanted.problems.clone());
         wanted.problems
+    }
+
+    /// Whether an object is as its manifest says, or on its way out.
+    fn is_settled(&self, declared: &Declared) -> bool {
+        let settled = |meta: &ObjectMeta| {
+            let digest = meta.annotations.as_ref().and_then(|all| all.get(DIGEST_ANNOTATION));
+            meta.deletion_timestamp.is_some() || digest == Some(&declared.digest)
+        };
+        match declared.object.kind {
+            Kind::Proxy => self.objects.get(&declared.object.key()).is_some_and(|o| settled(&o.metadata)),
+            Kind::Provider => self.provider_objects.get(&declared.object.key()).is_some_and(|o| settled(&o.metadata)),
+            Kind::Secret => true,
+        }
+    }
+
+    async fn apply_declared(&self, declared: &Declared, file: &str) -> Result<bool, String> {
+        match &declared.manifest {
+            Manifest::Provider(provider) => {
+                self.apply_one(&self.provider_objects, provider, declared, file, changed_provider).await
+            }
+            Manifest::Proxy(proxy) => self.apply_one(&self.objects, proxy, declared, file, changed_proxy).await,
+            Manifest::Secret(_) => Ok(false),
+        }
     }
 
     /// Creates or updates one object. `frozen` names a field that may not change. Answers whether anything changed.
@@ -160,13 +190,6 @@ impl LocalStore {
         let (key, digest) = (&declared.object.key(), &declared.digest);
         let fail = |e: StoreError| format!("{key}: {e}");
         let old = objects.get(key);
-        let settled = |old: &Arc<T>| {
-            old.meta().deletion_timestamp.is_some() || old.annotations().get(DIGEST_ANNOTATION) == Some(digest)
-        };
-        // Most are; the database is asked about the others alone.
-        if old.as_ref().is_some_and(settled) {
-            return Ok(false);
-        }
         let buried_key = buried_key(&declared.object).unwrap_or_default();
         if self.database.get(BURIED, &buried_key).map_err(fail)?.is_some_and(|buried| buried == digest.as_bytes()) {
             return Ok(false);
@@ -278,8 +301,9 @@ impl LocalStore {
             wanted.problems.insert(String::new(), format!("{doubt}, so nothing is deleted; delete objects with `proxy-operator delete`, or bring the manifests back"));
             return;
         }
-        for key in proxies {
-            if let Err(error) = self.remove_proxy(&key).await {
+        let removed = join_all(proxies.iter().map(|key| self.remove_proxy(key))).await;
+        for (key, outcome) in proxies.iter().zip(removed) {
+            if let Err(error) = outcome {
                 wanted.problems.insert(key.to_string(), error.to_string());
             }
         }

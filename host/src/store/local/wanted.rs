@@ -10,7 +10,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kube::ResourceExt as _;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -165,9 +164,9 @@ fn age(seconds: i64, nanoseconds: i64, now: SystemTime) -> Option<Duration> {
 
 impl Wanted {
     /// Those of a kind, each with its file.
-    pub fn of(&self, kind: Kind) -> impl Iterator<Item = (&Declared, &str)> {
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = (&Arc<Declared>, &str)> {
         let all = self.objects.values().filter(move |(declared, _)| declared.object.kind == kind);
-        all.map(|(declared, file)| (&**declared, file.as_str()))
+        all.map(|(declared, file)| (declared, file.as_str()))
     }
 
     /// Whether it is among them.

@@ -9,6 +9,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageError};
 
+use super::trial::Trial;
 use super::{FORMAT, Write, commit, value};
 use crate::store::whole_file::sync_folder;
 
@@ -89,14 +90,14 @@ fn make(path: &Path) -> Result<Database, String> {
         }
         opened => opened,
     };
-    let database = opened.map_err(String::from)?;
+    let (database, trial) = opened.map_err(String::from)?;
     // Only now that the new one is locked: another process may have made it meanwhile.
     if is_there(path)? {
         let _ = fs::remove_file(&new);
         return open_existing(path);
     }
     let stamp = [Write::put("meta", "format", FORMAT.to_vec())];
-    let made = commit(&database, &stamp).map_err(what_helps);
+    let made = trial.accept().map_err(no_access).and_then(|()| commit(&database, &stamp).map_err(what_helps));
     let made = made.and_then(|()| fs::rename(&new, path).and_then(|()| sync_folder(path)).map_err(no_access));
     if made.is_err() {
         // What failed is told; its rest would only take room.
@@ -109,10 +110,10 @@ fn open_existing(path: &Path) -> Result<Database, String> {
     if fs::metadata(path).map_err(no_access)?.len() == 0 {
         return Err(format!("it is empty, and the operator never leaves it so; {REMEDY}"));
     }
-    let database = opened(path, false)?;
+    let (database, trial) = opened(path, false)?;
     let unreadable = |e: redb::Error| format!("{e}; {REMEDY}");
     match value(&database, "meta", "format").map_err(unreadable)? {
-        Some(found) if found == FORMAT => Ok(database),
+        Some(found) if found == FORMAT => trial.accept().map(|()| database).map_err(no_access),
         Some(found) => Err(format!(
             "its format is {}, and this version reads {}; use the version that wrote it, or a later one",
             String::from_utf8_lossy(&found),
@@ -138,20 +139,23 @@ impl From<Refused> for String {
     }
 }
 
-/// Opens a file and looks through all of it: what was damaged is an error now, and nothing worse later.
-fn opened(path: &Path, make: bool) -> Result<Database, Refused> {
+/// Opens a file and looks through all of it: what was damaged is an error now, and nothing worse later. Nothing is written
+/// before it is accepted.
+fn opened(path: &Path, make: bool) -> Result<(Database, Trial), Refused> {
     let file = OpenOptions::new().read(true).write(true).create(make).truncate(false).mode(0o600).open(path);
     let file: File = file.map_err(|e| Refused::Kept(no_access(e)))?;
     let backend = FileBackend::new(file).map_err(|e| Refused::Kept(e.to_string()))?;
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE).set_check_integrity_on_open(true);
-    builder.create_with_backend(backend).map_err(|error| match error {
+    let trial = Trial::new(backend);
+    let database = builder.create_with_backend(trial.clone()).map_err(|error| match error {
         DatabaseError::DatabaseAlreadyOpen => {
             Refused::Kept("another process has it open; one operator runs per data folder".into())
         }
         DatabaseError::Storage(StorageError::Io(e)) if is_of_the_disk(&e) => Refused::Kept(no_access(e)),
         error => Refused::Unusable(error.to_string()),
-    })
+    })?;
+    Ok((database, trial))
 }
 
 /// Whether it is the disk that fails, and not the content of the file.
