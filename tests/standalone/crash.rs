@@ -17,14 +17,19 @@ use scenario::Scenario;
 
 /// Operators that share the scenarios.
 const RIGS: usize = 2;
+/// Names the only scenario to go through.
+const ONLY: &str = "STANDALONE_SCENARIO";
 
 #[test]
 fn a_kill_at_any_effect_of_a_standalone_operator_loses_nothing_and_makes_nothing_twice() {
     if !can_trace() {
         return;
     }
+    let only = std::env::var(ONLY).ok();
+    let chosen = |scenario: &Scenario| only.as_ref().is_none_or(|only| *only == format!("{scenario:?}"));
+    let scenarios: Vec<_> = Scenario::VARIANTS.iter().copied().filter(chosen).collect();
     let turn = |turn| {
-        let mine: Vec<_> = Scenario::VARIANTS.iter().copied().skip(turn).step_by(RIGS).collect();
+        let mine: Vec<_> = scenarios.iter().copied().skip(turn).step_by(RIGS).collect();
         std::thread::spawn(move || Runtime::new().unwrap().block_on(run(mine)))
     };
     let turns: Vec<_> = (0..RIGS).map(turn).collect();
@@ -32,7 +37,7 @@ fn a_kill_at_any_effect_of_a_standalone_operator_loses_nothing_and_makes_nothing
     let visited: HashSet<_> = done.iter().flatten().copied().collect();
     let all = Effect::VARIANTS.iter().flat_map(|&effect| Moment::VARIANTS.iter().map(move |&moment| (effect, moment)));
     let missed: Vec<_> = all.filter(|point| !visited.contains(point)).collect();
-    assert!(missed.is_empty(), "no kill was at {missed:?}");
+    assert!(only.is_some() || missed.is_empty(), "no kill was at {missed:?}");
     println!("COUNT: {} crash points", done.iter().map(Vec::len).sum::<usize>());
 }
 

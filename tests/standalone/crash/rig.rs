@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use proxy_operator::model::proxy::Proxy;
 use proxy_operator::store::local::database::Database;
 use proxy_operator_tests::interceptor::{Asked, Fate, Interceptor, Onlooker};
 use proxy_operator_tests::kube_lab::provider_of;
@@ -37,6 +38,8 @@ pub struct Rig {
     way: Interceptor,
     cloud: Arc<ToCloud>,
     names: usize,
+    /// Proxies that were deleted.
+    pub deleted: Vec<String>,
     /// Proxies that are Ready and that nothing happened to.
     pub spare: Vec<String>,
     /// What was in the database when the operator was last killed.
@@ -111,7 +114,16 @@ impl Rig {
         lab.log(LOG);
         let cloud = Arc::new(ToCloud::default());
         let way = Interceptor::start(lab.cloud_url(), None, cloud.clone()).await;
-        let mut this = Self { lab, points: vec![], way, cloud, names: 0, spare: vec![], killed_with: Rows::new() };
+        let mut this = Self {
+            lab,
+            points: vec![],
+            way,
+            cloud,
+            names: 0,
+            deleted: vec![],
+            spare: vec![],
+            killed_with: Rows::new(),
+        };
         this.restart().await;
         this
     }
@@ -119,7 +131,7 @@ impl Rig {
     /// A Provider of the cloud, behind the interceptor. Calls are short, since after a crash what they may still do is
     /// waited for.
     pub fn provider(&self, name: &str) -> String {
-        provider_of(name, "sandbox", &self.way.url, "  limits: {callTimeout: 5s}\n")
+        provider_of(name, "sandbox", &self.way.url, "  limits: {callTimeout: 2s}\n")
     }
 
     /// A name that no object had.
@@ -254,17 +266,20 @@ impl Rig {
         assert!(rest.is_empty(), "{rest:?} is left");
     }
 
-    /// Each Proxy has its machine, and there is no other.
+    /// What was deleted is gone, each Proxy has its machine, and there is no other.
     pub async fn ends_clean(&self) {
         self.lab
-            .wait("there is one machine for each Proxy", async |lab| {
-                let mut owners: Vec<String> =
-                    lab.machines().await.iter().map(|m| m["owner"]["proxyUid"].as_str().unwrap().to_owned()).collect();
-                let mut uids: Vec<String> =
-                    lab.proxies().await.into_iter().map(|p| p.metadata.uid.unwrap_or_default()).collect();
-                owners.sort();
-                uids.sort();
-                (owners == uids).then_some(())
+            .wait("there is one machine for each Proxy, and nothing of what was deleted", async |lab| {
+                let proxies = lab.proxies().await;
+                let is_deleted = |p: &Proxy| self.deleted.iter().any(|name| p.metadata.name.as_ref() == Some(name));
+                let machines = lab.machines().await;
+                let mut owners: Vec<&str> = machines.iter().filter_map(|m| m["owner"]["proxyUid"].as_str()).collect();
+                let mut uids: Vec<&str> = proxies.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
+                owners.sort_unstable();
+                uids.sort_unstable();
+                let providers: Vec<Value> = lab.try_objects("providers").await?;
+                let parted = providers.iter().all(|p| p["metadata"]["deletionTimestamp"].is_null());
+                (owners == uids && parted && !proxies.iter().any(is_deleted)).then_some(())
             })
             .await;
     }

@@ -82,22 +82,22 @@ fn is_there(path: &Path) -> Result<bool, String> {
 /// Makes it under another name, so that one that is cut off is never mistaken for one that was damaged.
 fn make(path: &Path) -> Result<Database, String> {
     let new = path.with_extension("redb.new");
-    let opened = match opened(&new, true) {
+    let opened = match opened(&new, Way::New) {
         // What a crash left.
         Err(Refused::Unusable(_)) => {
             fs::remove_file(&new).map_err(no_access)?;
-            opened(&new, true)
+            opened(&new, Way::New)
         }
         opened => opened,
     };
-    let (database, trial) = opened.map_err(String::from)?;
+    let database = opened.map_err(String::from)?;
     // Only now that the new one is locked: another process may have made it meanwhile.
     if is_there(path)? {
         let _ = fs::remove_file(&new);
         return open_existing(path);
     }
     let stamp = [Write::put("meta", "format", FORMAT.to_vec())];
-    let made = trial.accept().map_err(no_access).and_then(|()| commit(&database, &stamp).map_err(what_helps));
+    let made = commit(&database, &stamp).map_err(what_helps);
     let made = made.and_then(|()| fs::rename(&new, path).and_then(|()| sync_folder(path)).map_err(no_access));
     if made.is_err() {
         // What failed is told; its rest would only take room.
@@ -110,10 +110,12 @@ fn open_existing(path: &Path) -> Result<Database, String> {
     if fs::metadata(path).map_err(no_access)?.len() == 0 {
         return Err(format!("it is empty, and the operator never leaves it so; {REMEDY}"));
     }
-    let (database, trial) = opened(path, false)?;
+    // All of it is looked through first: what was damaged is an error now, and nothing worse later.
+    drop(opened(path, Way::OnTrial)?);
+    let database = opened(path, Way::Existing)?;
     let unreadable = |e: redb::Error| format!("{e}; {REMEDY}");
     match value(&database, "meta", "format").map_err(unreadable)? {
-        Some(found) if found == FORMAT => trial.accept().map(|()| database).map_err(no_access),
+        Some(found) if found == FORMAT => Ok(database),
         Some(found) => Err(format!(
             "its format is {}, and this version reads {}; use the version that wrote it, or a later one",
             String::from_utf8_lossy(&found),
@@ -139,23 +141,31 @@ impl From<Refused> for String {
     }
 }
 
-/// Opens a file and looks through all of it: what was damaged is an error now, and nothing worse later. Nothing is written
-/// before it is accepted.
-fn opened(path: &Path, make: bool) -> Result<(Database, Trial), Refused> {
-    let file = OpenOptions::new().read(true).write(true).create(make).truncate(false).mode(0o600).open(path);
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    New,
+    Existing,
+    /// Checked, and left as it is.
+    OnTrial,
+}
+
+fn opened(path: &Path, way: Way) -> Result<Database, Refused> {
+    let file = OpenOptions::new().read(true).write(true).create(way == Way::New).truncate(false).mode(0o600).open(path);
     let file: File = file.map_err(|e| Refused::Kept(no_access(e)))?;
     let backend = FileBackend::new(file).map_err(|e| Refused::Kept(e.to_string()))?;
     let mut builder = redb::Builder::new();
-    builder.set_cache_size(CACHE).set_check_integrity_on_open(true);
-    let trial = Trial::new(backend);
-    let database = builder.create_with_backend(trial.clone()).map_err(|error| match error {
+    builder.set_cache_size(CACHE).set_check_integrity_on_open(way == Way::OnTrial);
+    let database = match way {
+        Way::OnTrial => builder.create_with_backend(Trial::new(backend)),
+        Way::New | Way::Existing => builder.create_with_backend(backend),
+    };
+    database.map_err(|error| match error {
         DatabaseError::DatabaseAlreadyOpen => {
             Refused::Kept("another process has it open; one operator runs per data folder".into())
         }
         DatabaseError::Storage(StorageError::Io(e)) if is_of_the_disk(&e) => Refused::Kept(no_access(e)),
         error => Refused::Unusable(error.to_string()),
-    })?;
-    Ok((database, trial))
+    })
 }
 
 /// Whether it is the disk that fails, and not the content of the file.
