@@ -158,6 +158,7 @@ impl Rig {
                 self.give_up(&name).await;
                 self.command(&["delete", "px", &name, "--wait=false"]).answer().await.expect("accepted");
                 self.lab.wait("it is gone", async |lab| lab.proxy(&name).await.is_none().then_some(())).await;
+                self.delete_machine("given up", &name).await;
                 self.given_up(&name).await.expect("it is remembered")
             }
             Scenario::Renew | Scenario::Release => {
@@ -225,6 +226,7 @@ impl Rig {
                 self.restart().await;
             }
             Scenario::Create => self.spare.push(name.to_owned()),
+            Scenario::GiveUp => self.delete_machine("given up", name).await,
             _ => {}
         }
     }
