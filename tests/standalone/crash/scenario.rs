@@ -163,7 +163,7 @@ impl Rig {
             }
             Scenario::Renew | Scenario::Release => {
                 let name = self.spare().await;
-                let (_, lease) = self.ask(Method::POST, "/v1/leases", wish(&name, 20)).await.expect("an answer");
+                let (_, lease) = self.lent(&name, 20).await;
                 lease["id"].as_str().expect("a lease").to_owned()
             }
             _ => self.spare().await,
@@ -183,7 +183,12 @@ impl Rig {
             Scenario::Edit => self.apply(&of(name, ", port: 3129")),
             Scenario::Delete | Scenario::GiveUp => self.command(&["delete", "px", name, "--wait=false"]),
             Scenario::Forget => self.command(&["abandoned", "forget", name]),
-            Scenario::Grant => self.request(Method::POST, "/v1/leases", wish(name, 600)),
+            Scenario::Grant => {
+                let mut wish = wish(name, 600);
+                // It may not have been probed since the last start.
+                wish["waitSeconds"] = 30.into();
+                self.request(Method::POST, "/v1/leases", wish)
+            }
             Scenario::Renew => {
                 self.request(Method::POST, &format!("/v1/leases/{name}/renew"), json!({"ttlSeconds": 600}))
             }
@@ -311,15 +316,13 @@ impl Rig {
                 assert!(list.iter().all(|one| one.key() != name), "{what}");
             }
             Scenario::Grant => {
-                let again = self.ask(Method::POST, "/v1/leases", wish(name, 60)).await;
-                let (status, problem) = again.unwrap_or_else(|| panic!("{what}: no answer"));
+                let (status, problem) = self.lent(name, 60).await;
                 if let Some(lease) = answer {
                     assert_eq!((status, problem["code"].as_str()), (503, Some("all_leased")), "{what}");
                     let path = format!("/v1/leases/{}/renew", lease["id"].as_str().unwrap());
                     assert_eq!(self.ask(Method::POST, &path, json!({})).await.unwrap().0, 200, "{what}");
                 } else if status == 201 {
-                    let (status, _) = self.ask(Method::POST, "/v1/leases", wish(name, 60)).await.unwrap();
-                    assert_eq!(status, 503, "{what}: lent twice");
+                    assert_eq!(self.lent(name, 60).await.0, 503, "{what}: lent twice");
                 }
             }
             Scenario::Renew => {
@@ -327,8 +330,7 @@ impl Rig {
                 let (status, lease) = self.ask(Method::POST, &path, json!({"ttlSeconds": 60})).await.unwrap();
                 assert_eq!(status, 200, "{what}: {lease}");
                 let proxy = lease["proxy"]["name"].as_str().unwrap().to_owned();
-                let (status, _) = self.ask(Method::POST, "/v1/leases", wish(&proxy, 60)).await.unwrap();
-                assert_eq!(status, 503, "{what}: lent twice");
+                assert_eq!(self.lent(&proxy, 60).await.0, 503, "{what}: lent twice");
             }
             Scenario::Release => {
                 assert!(answer.is_some(), "{what}: it is over before it is cleared away");
@@ -363,6 +365,16 @@ impl Rig {
         let manifest =
             of(name, "").replace("metadata: {", &format!("metadata: {{annotations: {{{SKIP_CLEANUP}: \"true\"}}, "));
         self.apply(&manifest).answer().await.expect("applied");
+    }
+
+    /// Asks for a lease of a Proxy as soon as it serves; answers the status and what is said.
+    async fn lent(&self, name: &str, seconds: u64) -> (u16, Value) {
+        self.lab
+            .wait(&format!("{name} serves, and is lent or not"), async |_| {
+                let (status, said) = self.ask(Method::POST, "/v1/leases", wish(name, seconds)).await?;
+                (status == 201 || said["code"] == "all_leased").then_some((status, said))
+            })
+            .await
     }
 
     /// The key under which the instance of a Proxy is remembered, if it is, once.

@@ -287,6 +287,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_a_crash_left_of_a_new_one_is_made_anew_and_an_empty_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, new) = (dir.path().join("state.redb"), dir.path().join("state.redb.new"));
+        for rest in [&b""[..], b"redb\x1a\x0a", b"hello"] {
+            std::fs::write(&new, rest).unwrap();
+            let database = Database::open(&path).unwrap();
+            database.write(vec![Write::put("t", "a", b"1".to_vec())]).await.unwrap();
+            assert!(!new.exists() && path.exists());
+            drop(database);
+            drop(open_when_free(&path));
+            std::fs::remove_file(&path).unwrap();
+        }
+        std::fs::write(&path, "").unwrap();
+        let error = Database::open(&path).err().unwrap().to_string();
+        assert!(error.contains("state.redb: it is empty") && error.contains("restore the folder"), "{error}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+    }
+
+    #[tokio::test]
     async fn a_later_format_is_not_opened() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.redb");

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::future::join_all;
 use futures::{StreamExt as _, stream};
@@ -71,7 +71,7 @@ impl Folder {
 
     /// Looks through all files.
     pub fn read(&self) -> io::Result<Wanted> {
-        self.memory().files.read(&self.path)
+        self.memory().files.read(&self.path, SystemTime::now())
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

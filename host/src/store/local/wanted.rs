@@ -84,7 +84,7 @@ pub(super) struct Wanted {
 
 impl Files {
     /// Looks through a folder; of a file that is wrong now, what it held when it was last right.
-    pub fn read(&mut self, dir: &Path) -> io::Result<Wanted> {
+    pub fn read(&mut self, dir: &Path, now: SystemTime) -> io::Result<Wanted> {
         let paths = files(dir)?;
         let mut wanted = Wanted { files: paths.len(), ..Wanted::default() };
         let mut before = std::mem::take(&mut self.0);
@@ -92,7 +92,7 @@ impl Files {
             let file = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
             let held = before.remove(&file).unwrap_or_default();
             // Taken before the file is read: what is written meanwhile changes it.
-            let (now, meta) = (SystemTime::now(), fs::metadata(&path));
+            let meta = fs::metadata(&path);
             let written = meta.as_ref().ok().and_then(|meta| age(meta.mtime(), meta.mtime_nsec(), now));
             if written.is_some_and(|age| age < UNFINISHED) {
                 wanted.fresh.insert(file.clone());
@@ -185,4 +185,44 @@ impl Wanted {
 
 fn digest<T: Serialize>(manifest: &T) -> String {
     hex(&Sha256::digest(serde_json::to_vec(manifest).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxy(port: u16) -> String {
+        format!(
+            "apiVersion: crawl.example.com/v1alpha1\nkind: Proxy\nmetadata: {{name: a}}\nspec: {{provider: p, port: {port}}}\n"
+        )
+    }
+
+    #[test]
+    fn a_file_is_read_again_once_it_changed_or_may_have_and_not_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.yaml");
+        fs::write(&path, proxy(1)).unwrap();
+        let mut files = Files::default();
+        let mut read = |later: u64| {
+            let now = SystemTime::now() + Duration::from_secs(later);
+            let wanted = files.read(dir.path(), now).unwrap();
+            let (declared, file) = wanted.of(Kind::Proxy).next().unwrap();
+            assert_eq!(file, "a.yaml");
+            declared.clone()
+        };
+        let (first, second) = (read(0), read(10));
+        assert!(!Arc::ptr_eq(&first, &second), "it was written a moment ago");
+        assert!(Arc::ptr_eq(&second, &read(10)));
+        // In place, with the same length and date: what a file system tells of it changes all the same.
+        let date = fs::metadata(&path).unwrap().modified().unwrap();
+        let changed = fs::metadata(&path).map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap();
+        while fs::metadata(&path).map(|meta| (meta.ctime(), meta.ctime_nsec())).unwrap() == changed {
+            fs::write(&path, proxy(2)).unwrap();
+            fs::File::options().write(true).open(&path).unwrap().set_modified(date).unwrap();
+        }
+        let third = read(10);
+        assert_ne!(third.digest, second.digest);
+        fs::write(&path, "kind: [").unwrap();
+        assert!(Arc::ptr_eq(&third, &read(10)), "a wrong file keeps what it held");
+    }
 }
