@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::backend::{Backend, CLOUD_TOKEN};
+use crate::backend::{Backend, CLOUD_TOKEN, CloudApi};
 use crate::process::{PATIENCE, Process};
 
 /// The lab.
@@ -25,6 +25,7 @@ pub struct Lab {
     rest: String,
     health: String,
     metrics: String,
+    log: String,
     token: String,
     client: Client,
     dir: TempDir,
@@ -41,6 +42,11 @@ impl Lab {
 
     /// A cloud, and an operator without a Provider.
     pub async fn without_provider() -> Self {
+        Self::of_cloud(&[]).await
+    }
+
+    /// The same, with more arguments for the cloud.
+    pub async fn of_cloud(more: &[&str]) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
@@ -53,11 +59,12 @@ impl Lab {
         let NewToken { token, manifest } =
             mint("crawler", "default", &[Scope::Read, Scope::Allocate], &["default".into()], None);
         let mut lab = Self {
-            backend: Backend::start(dir.path()),
+            backend: Backend::start_with(dir.path(), more),
             operator: None,
             rest: String::new(),
             health: String::new(),
             metrics: String::new(),
+            log: "info,proxy_operator=debug,plugin=debug".to_owned(),
             token,
             client: Client::builder().no_proxy().timeout(PATIENCE).build().unwrap(),
             dir,
@@ -76,37 +83,9 @@ impl Lab {
     /// Starts the operator in a control group.
     pub async fn start_operator_in(&mut self, group: Option<PathBuf>) {
         assert!(self.operator.is_none());
-        let (manifests, data, plugins) = (self.path("manifests"), self.path("data"), self.path("plugins"));
-        let (log, files) = (self.path("operator.log"), self.path("files"));
-        let text = |path: &PathBuf| path.display().to_string();
-        let args = [
-            "--log",
-            "info,proxy_operator=debug,plugin=debug",
-            "--log-json",
-            "run",
-            "--standalone",
-            "--manifests",
-            &text(&manifests),
-            "--data",
-            &text(&data),
-            "--plugin-dir",
-            &text(&plugins),
-            "--secret-files",
-            &text(&files),
-            "--rest-addr",
-            "127.0.0.1:0",
-            "--health-addr",
-            "127.0.0.1:0",
-            "--judge-addr",
-            "127.0.0.1:0",
-            "--metrics-addr",
-            "127.0.0.1:0",
-            "--judge-url",
-            self.judge(),
-            "--gc-grace",
-            "1s",
-        ];
-        let (operator, line) = Process::start_in(group.as_deref(), &args, &log);
+        let args = self.arguments();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let (operator, line) = Process::start_in(group.as_deref(), &args, &self.path("operator.log"));
         let part = |name: &str| {
             line.split_whitespace().find_map(|p| p.strip_prefix(name)).unwrap_or_else(|| panic!("{line}")).to_owned()
         };
@@ -117,6 +96,53 @@ impl Lab {
             answer.status().is_success().then_some(())
         })
         .await;
+    }
+
+    /// Starts the operator stopped before its first step, for whoever watches it from there on.
+    pub fn launch_operator_stopped(&mut self) {
+        assert!(self.operator.is_none());
+        let args = self.arguments();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.operator = Some(Process::launch_stopped(&args, &self.path("operator.log")));
+    }
+
+    /// Starts the operator, which must refuse to; answers what it says.
+    pub fn refused_operator(&self) -> String {
+        let args = self.arguments();
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let log = self.path("refused.log");
+        let _ = fs::remove_file(&log);
+        let (process, line) = Process::launch(None, &args, &log);
+        let line = line.recv_timeout(PATIENCE).expect("it is up or ends");
+        assert!(line.is_empty(), "{line}");
+        assert_eq!(process.end(), Some(1));
+        fs::read_to_string(&log).unwrap()
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let fixed = ["--log", &self.log, "--log-json", "run", "--standalone", "--gc-grace", "1s"].map(str::to_owned);
+        let folders = [
+            ("--manifests", "manifests"),
+            ("--data", "data"),
+            ("--plugin-dir", "plugins"),
+            ("--secret-files", "files"),
+        ];
+        let folders =
+            folders.into_iter().flat_map(|(flag, name)| [flag.to_owned(), self.path(name).display().to_string()]);
+        let ports = ["--rest-addr", "--health-addr", "--judge-addr", "--metrics-addr"];
+        let ports = ports.into_iter().flat_map(|flag| [flag.to_owned(), "127.0.0.1:0".to_owned()]);
+        let judge = ["--judge-url".to_owned(), self.judge().to_owned()];
+        fixed.into_iter().chain(folders).chain(ports).chain(judge).collect()
+    }
+
+    /// From its next start on the operator logs what passes this filter.
+    pub fn log(&mut self, filter: &str) {
+        self.log = filter.to_owned();
+    }
+
+    /// Whether the operator was killed.
+    pub fn operator_has_ended(&mut self) -> bool {
+        self.operator.as_mut().expect("the operator was started").has_ended()
     }
 
     /// The running operator.
@@ -137,6 +163,11 @@ impl Lab {
     /// A path in the lab's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
+    }
+
+    /// The cloud's API.
+    pub fn cloud(&self) -> CloudApi {
+        self.backend.api()
     }
 
     /// URL of the cloud's API.
@@ -216,7 +247,8 @@ impl Lab {
         }
     }
 
-    async fn try_objects<T: DeserializeOwned>(&self, kind: &str) -> Option<Vec<T>> {
+    /// All objects of a kind, where the operator answers.
+    pub async fn try_objects<T: DeserializeOwned>(&self, kind: &str) -> Option<Vec<T>> {
         let socket = self.path("data/operator.sock");
         let client = Client::builder().unix_socket(socket.as_path()).timeout(PATIENCE).build().unwrap();
         client.get(format!("http://operator/{kind}")).send().await.ok()?.json().await.ok()
@@ -267,10 +299,15 @@ impl Lab {
         .await
     }
 
-    /// Runs a command of the binary against this operator; answers its standard output.
-    pub fn command(&self, args: &[&str]) -> String {
+    /// Runs a command of the binary against this operator.
+    pub fn attempt(&self, args: &[&str]) -> std::process::Output {
         let data = self.path("data").display().to_string();
-        let output = std::process::Command::new(crate::binary()).args(args).args(["--data", &data]).output().unwrap();
+        std::process::Command::new(crate::binary()).args(args).args(["--data", &data]).output().unwrap()
+    }
+
+    /// The same; it must succeed. Answers its standard output.
+    pub fn command(&self, args: &[&str]) -> String {
+        let output = self.attempt(args);
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }

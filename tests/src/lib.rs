@@ -13,7 +13,9 @@ pub mod languages;
 pub mod oci_registry;
 pub mod plugins;
 pub mod process;
+pub mod small_disk;
 pub mod sshd;
+pub mod strace;
 pub mod systemd;
 
 use std::path::PathBuf;

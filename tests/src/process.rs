@@ -1,5 +1,6 @@
 //! A process of the product: started, watched, and ended by its id.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -32,16 +33,26 @@ impl Process {
 
     /// Starts it without waiting; its first line comes later, or never.
     pub fn launch(group: Option<&Path>, args: &[&str], log: &Path) -> (Self, mpsc::Receiver<String>) {
-        let stderr = File::options().create(true).append(true).open(log).unwrap();
-        let mut command = match group {
+        let command = match group {
             None => Command::new(crate::binary()),
-            Some(group) => {
-                let mut shell = Command::new("sh");
-                let enter = r#"echo $$ >"$0"/cgroup.procs && exec "$@""#;
-                shell.args(["-c", enter]).arg(group).arg(crate::binary());
-                shell
-            }
+            Some(group) => after(r#"echo $$ >"$0"/cgroup.procs && exec "$@""#, &[group.as_os_str()]),
         };
+        Self::spawn(command, args, log)
+    }
+
+    /// The same, stopped before its first step: the signal CONT lets it go on.
+    pub fn launch_stopped(args: &[&str], log: &Path) -> Self {
+        let (process, _) = Self::spawn(after(r#"kill -STOP $$ && exec "$0" "$@""#, &[]), args, log);
+        let until = Instant::now() + PATIENCE;
+        while !process.stat().starts_with("T ") {
+            assert!(Instant::now() < until, "it does not stop");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        process
+    }
+
+    fn spawn(mut command: Command, args: &[&str], log: &Path) -> (Self, mpsc::Receiver<String>) {
+        let stderr = File::options().create(true).append(true).open(log).unwrap();
         let mut child = command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
         let process = Self { child, log: log.to_owned() };
@@ -64,11 +75,23 @@ impl Process {
 
     /// Time that processors spent on it so far.
     pub fn cpu_time(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        // After its name, which may hold anything: user time is the 12th field, system time the 13th, in hundredths.
-        let (_, fields) = stat.rsplit_once(") ").unwrap();
-        let ticks = fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap());
+        // User time is the 12th field, system time the 13th, in hundredths.
+        let ticks = self.stat();
+        let ticks = ticks.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap());
         Duration::from_millis(ticks.sum::<u64>() * 10)
+    }
+
+    /// The most memory that it held at once, in bytes.
+    pub fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
+    /// What the kernel says of it, after its name, which may hold anything; its state first.
+    fn stat(&self) -> String {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.to_owned()
     }
 
     /// What it logged so far.
@@ -89,8 +112,13 @@ impl Process {
     }
 
     /// Asks it to end, and waits until it did; answers its exit code.
-    pub fn stop(mut self) -> Option<i32> {
+    pub fn stop(self) -> Option<i32> {
         self.signal("TERM");
+        self.end()
+    }
+
+    /// Waits until it has ended; answers its exit code.
+    pub fn end(mut self) -> Option<i32> {
         let until = Instant::now() + PATIENCE;
         loop {
             match self.child.try_wait().unwrap() {
@@ -106,6 +134,13 @@ impl Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The product's binary, in the place of a shell that did something first.
+fn after(script: &str, arguments: &[&OsStr]) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).args(arguments).arg(crate::binary());
+    shell
 }
 
 impl Drop for Process {

@@ -2,9 +2,12 @@
 
 mod applying;
 mod commands;
+mod crash;
+mod disk;
 mod import;
 mod kit;
 mod looking;
 mod service;
 mod settings;
+mod thousands;
 mod watching;

@@ -7,6 +7,7 @@ mod folder;
 mod manifests;
 mod objects;
 mod secrets;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -66,6 +67,9 @@ impl LocalStore {
             database.once("meta", "installation", || uuid::Uuid::new_v4().to_string().into_bytes()).await?;
         let key = database.once("keys", "login", || rand::random::<[u8; 32]>().to_vec()).await?;
         let (changes, _) = broadcast::channel(1024);
+        if let Err(error) = super::whole_file::clear(manifests) {
+            tracing::warn!(path = %manifests.display(), %error, "what a crash may have left of files cannot be removed");
+        }
         Ok(Arc::new(Self {
             installation: String::from_utf8(installation)
                 .map_err(|_| StoreError::Unavailable("the installation id is damaged".into()))?,

@@ -1,19 +1,19 @@
 //! The embedded database: tables of text keys and byte values, written durably and in batches.
 //!
 //! One thread writes. What waits while it syncs the disk shares the next commit, so that many small writes cost few syncs.
+//! `--log proxy_operator::store=trace` shows each write before and after its commit, without its value.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Seek as _;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+mod backup;
+mod file;
+mod trial;
 
-use redb::{
-    Durability, ReadOnlyDatabase, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError,
-};
-use redb::{TableHandle as _, backends::FileBackend};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use redb::{Durability, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use tokio::sync::{mpsc, oneshot};
 
+use self::file::DatabaseFile;
 use crate::store::StoreError;
 
 /// Layout of the tables; a later one is not opened.
@@ -39,6 +39,15 @@ enum Change {
     Remove,
     /// Only while this says of (found, given) that it is the one meant.
     RemoveIf(Vec<u8>, Compare),
+}
+
+impl Change {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Put(_) | Self::PutUnless(..) => "put",
+            Self::Remove | Self::RemoveIf(..) => "remove",
+        }
+    }
 }
 
 /// Compares the value found with the one given.
@@ -74,9 +83,8 @@ struct Job {
 /// The database. Cheap to clone; the file is locked until the last clone is dropped.
 #[derive(Clone)]
 pub struct Database {
-    inner: Arc<redb::Database>,
+    file: Arc<DatabaseFile>,
     jobs: mpsc::Sender<Job>,
-    dir: PathBuf,
 }
 
 impl Database {
@@ -85,51 +93,22 @@ impl Database {
     /// # Errors
     /// When it is locked by another process, damaged, or of a later format.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let fail = |what: String| StoreError::Unavailable(format!("{}: {what}", path.display()));
-        if let Some(dir) = path.parent() {
-            use std::os::unix::fs::DirBuilderExt;
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| fail(e.to_string()))?;
-        }
-        let file = {
-            use std::os::unix::fs::OpenOptionsExt;
-            std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(path)
-                .map_err(|e| fail(e.to_string()))?
-        };
-        let inner = redb::Builder::new()
-            .set_cache_size(8 << 20)
-            .create_with_backend(FileBackend::new(file).map_err(|e| fail(e.to_string()))?)
-            .map_err(|e| match e {
-                redb::DatabaseError::DatabaseAlreadyOpen => {
-                    fail("another process has it open; one operator runs per data folder".into())
-                }
-                e => fail(format!("{e}; restore the folder from a backup, or start with an empty one")),
-            })?;
-        let inner = Arc::new(inner);
         let (jobs, queue) = mpsc::channel(QUEUE);
-        let writer = Arc::downgrade(&inner);
-        std::thread::Builder::new()
-            .name("database".into())
-            .spawn(move || write_all(&writer, queue))
-            .map_err(|e| fail(e.to_string()))?;
-        let this = Self { inner, jobs, dir: path.parent().unwrap_or(Path::new("")).to_owned() };
-        match this.get("meta", "format")? {
-            None => commit(&this.inner, &[Write::put("meta", "format", FORMAT.to_vec())]).map_err(fail)?,
-            Some(found) if found == FORMAT => {}
-            Some(found) => {
-                return Err(fail(format!(
-                    "its format is {}, and this version reads {}; use the version that wrote it, or a later one",
-                    String::from_utf8_lossy(&found),
-                    String::from_utf8_lossy(FORMAT)
-                )));
+        let (tell, opened) = std::sync::mpsc::channel();
+        let path = path.to_owned();
+        // All that is written, from the first byte on, is written by this thread.
+        let write = move || {
+            let file = DatabaseFile::open(&path).map(Arc::new);
+            let writer = file.as_ref().map(Arc::downgrade).unwrap_or_default();
+            if tell.send(file).is_ok() {
+                write_all(&writer, queue);
             }
-        }
-        Ok(this)
+        };
+        let thread = std::thread::Builder::new().name("database".into()).spawn(write);
+        let fail = |e: String| StoreError::Unavailable(e);
+        thread.map_err(|e| fail(e.to_string()))?;
+        let file = opened.recv().map_err(|e| fail(e.to_string()))?.map_err(fail)?;
+        Ok(Self { file, jobs })
     }
 
     /// One value.
@@ -137,14 +116,7 @@ impl Database {
     /// # Errors
     /// When the disk fails.
     pub fn get(&self, table: &'static str, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
-        let read = || -> Result<Option<Vec<u8>>, redb::Error> {
-            match self.inner.begin_read()?.open_table(definition(table)) {
-                Ok(table) => Ok(table.get(key)?.map(|v| v.value().to_vec())),
-                Err(TableError::TableDoesNotExist(_)) => Ok(None),
-                Err(e) => Err(e.into()),
-            }
-        };
-        read().map_err(|e| StoreError::Unavailable(e.to_string()))
+        self.file.with(|database| value(database, table, key)).map_err(StoreError::Unavailable)
     }
 
     /// All of a table, by key.
@@ -152,8 +124,8 @@ impl Database {
     /// # Errors
     /// When the disk fails.
     pub fn all(&self, table: &'static str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
-        let read = || -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
-            let transaction = self.inner.begin_read()?;
+        let read = |database: &redb::Database| -> Result<Vec<(String, Vec<u8>)>, redb::Error> {
+            let transaction = database.begin_read()?;
             let table = match transaction.open_table(definition(table)) {
                 Ok(table) => table,
                 Err(TableError::TableDoesNotExist(_)) => return Ok(vec![]),
@@ -162,7 +134,7 @@ impl Database {
             let rows = table.iter()?.map(|row| row.map(|(k, v)| (k.value().to_owned(), v.value().to_vec())));
             Ok(rows.collect::<Result<_, _>>()?)
         };
-        read().map_err(|e| StoreError::Unavailable(e.to_string()))
+        self.file.with(read).map_err(StoreError::Unavailable)
     }
 
     /// Writes all or nothing; on return it is on the disk.
@@ -170,69 +142,13 @@ impl Database {
     /// # Errors
     /// When the disk fails; then nothing was written.
     pub async fn write(&self, writes: Vec<Write>) -> Result<(), StoreError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
         let (done, answer) = oneshot::channel();
         let gone = || StoreError::Unavailable("the database is closed".into());
         self.jobs.send(Job { writes, done }).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?.map_err(StoreError::Unavailable)
-    }
-
-    /// A database of its own, with what was committed last; writers go on meanwhile. The file has no name: it is gone when it
-    /// is closed. Takes as long as the disk does.
-    ///
-    /// # Errors
-    /// When the disk fails or is full.
-    pub fn copy(&self) -> Result<File, StoreError> {
-        let path = self.dir.join(format!("backup-{}.redb", uuid::Uuid::new_v4()));
-        let copied = (|| -> Result<File, redb::Error> {
-            use std::os::unix::fs::OpenOptionsExt;
-            let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-            // Nothing stays of it, however this ends.
-            std::fs::remove_file(&path)?;
-            let copy = redb::Builder::new()
-                .set_cache_size(8 << 20)
-                .create_with_backend(FileBackend::new(file.try_clone()?)?)?;
-            let (from, to) = (self.inner.begin_read()?, copy.begin_write()?);
-            for table in from.list_tables()? {
-                let name = table.name().to_owned();
-                let mut rows = to.open_table(definition(&name))?;
-                for row in from.open_table(definition(&name))?.iter()? {
-                    let (key, value) = row?;
-                    rows.insert(key.value(), value.value())?;
-                }
-            }
-            to.commit()?;
-            drop(copy);
-            file.rewind()?;
-            Ok(file)
-        })();
-        copied.map_err(|e| {
-            StoreError::Unavailable(format!("a copy beside {}: {e}", self.dir.join("state.redb").display()))
-        })
-    }
-
-    /// Rows of each table of a file that no operator has open.
-    ///
-    /// # Errors
-    /// When it is no database, damaged, or of another format.
-    pub fn rows(path: &Path) -> Result<BTreeMap<String, u64>, StoreError> {
-        let fail = |what: String| StoreError::Unavailable(format!("{}: {what}", path.display()));
-        let read = || -> Result<_, redb::Error> {
-            let transaction = ReadOnlyDatabase::open(path)?.begin_read()?;
-            let mut rows = BTreeMap::new();
-            let mut format = None;
-            for table in transaction.list_tables()? {
-                let of = transaction.open_table(definition(table.name()))?;
-                rows.insert(table.name().to_owned(), of.len()?);
-                if table.name() == "meta" {
-                    format = of.get("format")?.map(|format| format.value().to_vec());
-                }
-            }
-            Ok((rows, format))
-        };
-        match read().map_err(|e| fail(e.to_string()))? {
-            (rows, Some(format)) if format == FORMAT => Ok(rows),
-            _ => Err(fail("it is no database of this version".into())),
-        }
     }
 
     /// The value of a key that is made once and then stays.
@@ -258,17 +174,37 @@ fn definition(table: &str) -> TableDefinition<'_, &'static str, &'static [u8]> {
     TableDefinition::new(table)
 }
 
-fn write_all(database: &std::sync::Weak<redb::Database>, mut queue: mpsc::Receiver<Job>) {
+fn value(database: &redb::Database, table: &'static str, key: &str) -> Result<Option<Vec<u8>>, redb::Error> {
+    match database.begin_read()?.open_table(definition(table)) {
+        Ok(table) => Ok(table.get(key)?.map(|v| v.value().to_vec())),
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn write_all(file: &Weak<DatabaseFile>, mut queue: mpsc::Receiver<Job>) {
     let mut jobs = Vec::new();
+    let mut fails = false;
     loop {
         if queue.blocking_recv_many(&mut jobs, BATCH) == 0 {
             return;
         }
-        let Some(database) = database.upgrade() else { return };
+        let Some(file) = file.upgrade() else { return };
         let together: Vec<Write> = jobs.iter_mut().flat_map(|job| std::mem::take(&mut job.writes)).collect();
-        let outcome = commit(&database, &together);
+        for Write { table, key, change } in &together {
+            tracing::trace!(table, key, change = change.word(), "writing");
+        }
+        let outcome = file.with(|database| commit(database, &together));
+        match &outcome {
+            Err(error) if !fails => {
+                tracing::error!(%error, "nothing can be written; what needs it is refused or waits")
+            }
+            Ok(()) if fails => tracing::info!("the database is written again"),
+            outcome => tracing::trace!(done = outcome.is_ok(), "written"),
+        }
+        fails = outcome.is_err();
         // Let go before anybody is answered: whoever then drops the last handle has closed the file.
-        drop(database);
+        drop(file);
         for job in jobs.drain(..) {
             // A caller that gave up loses only the answer.
             let _ = job.done.send(outcome.clone());
@@ -276,31 +212,28 @@ fn write_all(database: &std::sync::Weak<redb::Database>, mut queue: mpsc::Receiv
     }
 }
 
-fn commit(database: &redb::Database, writes: &[Write]) -> Result<(), String> {
-    let run = || -> Result<(), redb::Error> {
-        let mut transaction = database.begin_write()?;
-        transaction.set_durability(Durability::Immediate)?;
-        for write in writes {
-            let mut table = transaction.open_table(definition(write.table))?;
-            let key = write.key.as_str();
-            match &write.change {
-                Change::Put(value) => drop(table.insert(key, value.as_slice())?),
-                Change::Remove => drop(table.remove(key)?),
-                Change::PutUnless(value, stays) => {
-                    if !table.get(key)?.is_some_and(|found| stays(found.value(), value)) {
-                        table.insert(key, value.as_slice())?;
-                    }
+fn commit(database: &redb::Database, writes: &[Write]) -> Result<(), redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::Immediate)?;
+    for write in writes {
+        let mut table = transaction.open_table(definition(write.table))?;
+        let key = write.key.as_str();
+        match &write.change {
+            Change::Put(value) => drop(table.insert(key, value.as_slice())?),
+            Change::Remove => drop(table.remove(key)?),
+            Change::PutUnless(value, stays) => {
+                if !table.get(key)?.is_some_and(|found| stays(found.value(), value)) {
+                    table.insert(key, value.as_slice())?;
                 }
-                Change::RemoveIf(value, same) => {
-                    if table.get(key)?.is_some_and(|found| same(found.value(), value)) {
-                        table.remove(key)?;
-                    }
+            }
+            Change::RemoveIf(value, same) => {
+                if table.get(key)?.is_some_and(|found| same(found.value(), value)) {
+                    table.remove(key)?;
                 }
             }
         }
-        Ok(transaction.commit()?)
-    };
-    run().map_err(|e| e.to_string())
+    }
+    Ok(transaction.commit()?)
 }
 
 #[cfg(test)]
@@ -355,24 +288,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_copy_has_all_that_was_committed_and_leaves_no_file() {
+    async fn what_a_crash_left_of_a_new_one_is_made_anew_and_an_empty_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let database = Database::open(&dir.path().join("state.redb")).unwrap();
-        let many =
-            |table: &'static str, n: usize| (0..n).map(move |i| Write::put(table, format!("{i}"), vec![7; 9000]));
-        database.write(many("a", 300).chain(many("b", 2)).collect()).await.unwrap();
-        let mut copy = database.copy().unwrap();
-        database.write(vec![Write::remove("a", "0")]).await.unwrap();
-        let restored = dir.path().join("restored.redb");
-        std::io::copy(&mut copy, &mut File::create(&restored).unwrap()).unwrap();
-        let rows = Database::rows(&restored).unwrap();
-        assert_eq!((rows["a"], rows["b"], rows["meta"]), (300, 2, 1));
-        assert_eq!(Database::open(&restored).unwrap().all("a").unwrap().len(), 300);
-        let names = std::fs::read_dir(dir.path()).unwrap().count();
-        assert_eq!(names, 2, "state.redb and restored.redb");
-        std::fs::write(&restored, "no database").unwrap();
-        let error = Database::rows(&restored).unwrap_err().to_string();
-        assert!(error.contains("restored.redb: "), "{error}");
+        let (path, new) = (dir.path().join("state.redb"), dir.path().join("state.redb.new"));
+        for rest in [&b""[..], b"redb\x1a\x0a", b"hello"] {
+            std::fs::write(&new, rest).unwrap();
+            let database = Database::open(&path).unwrap();
+            database.write(vec![Write::put("t", "a", b"1".to_vec())]).await.unwrap();
+            assert!(!new.exists() && path.exists());
+            drop(database);
+            drop(open_when_free(&path));
+            std::fs::remove_file(&path).unwrap();
+        }
+        std::fs::write(&path, "").unwrap();
+        let error = Database::open(&path).err().unwrap().to_string();
+        assert!(error.contains("state.redb: it is empty") && error.contains("restore the folder"), "{error}");
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
     }
 
     #[tokio::test]

@@ -1,6 +1,8 @@
 //! A file of manifests as text: one document is put in the place of another, or taken out, and all else stays as it is
 //! written, comments too.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use crate::model::manifest::{Manifest, parse};
@@ -21,7 +23,7 @@ const OWNED: [&str; 7] = [
 pub(super) struct Document {
     text: String,
     /// None: comments alone.
-    holds: Option<Manifest>,
+    holds: Option<(ObjectRef, Manifest)>,
 }
 
 /// A file of documents.
@@ -37,46 +39,47 @@ impl Documents {
         let mut all = Vec::new();
         for text in split(text) {
             let mut manifests = parse(&text).map_err(|e| e.to_string())?;
-            let holds = manifests.pop();
+            let holds = manifests.pop().map(|manifest| (manifest.reference(), manifest));
             if !manifests.is_empty() {
                 return Err("its documents cannot be told apart; put `---` between them".into());
             }
             all.push(Document { text, holds });
         }
         let this = Self(all);
-        if this.manifests().count() != whole {
+        if this.objects().count() != whole {
             return Err("its documents cannot be told apart; put `---` between them".into());
         }
         Ok(this)
     }
 
-    pub fn manifests(&self) -> impl Iterator<Item = &Manifest> {
-        self.0.iter().filter_map(|document| document.holds.as_ref())
+    /// What its documents name.
+    pub fn objects(&self) -> impl Iterator<Item = &ObjectRef> {
+        self.0.iter().filter_map(|document| document.holds.as_ref()).map(|(object, _)| object)
     }
 
     /// Its documents that hold something, each without the marker before it.
     pub fn into_bodies(self) -> Vec<(Manifest, String)> {
-        self.0.into_iter().filter_map(|one| Some((one.holds?, body(&one.text)))).collect()
+        self.0.into_iter().filter_map(|one| Some((one.holds?.1, body(&one.text)))).collect()
     }
 
-    /// Puts a document in the place of the one that names the same object.
-    pub fn replace(&mut self, manifest: Manifest, body: &str) {
-        let reference = manifest.reference();
-        if let Some(old) = self.0.iter_mut().find(|one| is_of(one, &reference)) {
-            let marked = is_marker(&old.text, "---") && !is_marker(body, "---");
-            *old =
-                Document { text: if marked { format!("---\n{body}") } else { body.to_owned() }, holds: Some(manifest) };
+    /// Puts documents in the place of those that name the same objects.
+    pub fn replace(&mut self, mut bodies: HashMap<ObjectRef, String>) {
+        for one in &mut self.0 {
+            if let Some(body) = one.holds.as_ref().and_then(|(object, _)| bodies.remove(object)) {
+                let marked = is_marker(&one.text, "---") && !is_marker(&body, "---");
+                one.text = if marked { format!("---\n{body}") } else { body };
+            }
         }
     }
 
-    /// Takes out what names this object.
-    pub fn take(&mut self, object: &ObjectRef) {
-        self.0.retain(|one| !is_of(one, object));
+    /// Takes out what names these objects.
+    pub fn take(&mut self, objects: &HashSet<ObjectRef>) {
+        self.0.retain(|one| one.holds.as_ref().is_none_or(|(object, _)| !objects.contains(object)));
     }
 
     /// The file's text; none when it holds no object any more.
     pub fn text(&self) -> Option<String> {
-        self.manifests().next()?;
+        self.objects().next()?;
         let mut text = String::new();
         for one in &self.0 {
             if !text.is_empty() && !text.ends_with('\n') {
@@ -86,10 +89,6 @@ impl Documents {
         }
         Some(text)
     }
-}
-
-fn is_of(document: &Document, object: &ObjectRef) -> bool {
-    document.holds.as_ref().is_some_and(|manifest| manifest.reference() == *object)
 }
 
 /// Splits before each `---` and after each `...`: at the beginning of a line they are nothing else in YAML.
@@ -163,10 +162,6 @@ mod tests {
         )
     }
 
-    fn one(name: &str, more: &str) -> (Manifest, String) {
-        Documents::read(&proxy(name, more)).unwrap().into_bodies().remove(0)
-    }
-
     fn of(name: &str) -> ObjectRef {
         ObjectRef::new(Kind::Proxy, "default", name)
     }
@@ -177,13 +172,12 @@ mod tests {
             format!("# all of ours\n--- # first\n# about a\n{}---\n# about b\n{}", proxy("a", ""), proxy("b", ""));
         let mut documents = Documents::read(&file).unwrap();
         assert_eq!(documents.text().unwrap(), file);
-        let (manifest, body) = one("a", ", port: 81");
-        documents.replace(manifest, &body);
+        documents.replace(HashMap::from([(of("a"), proxy("a", ", port: 81"))]));
         let expected = format!("# all of ours\n---\n{}---\n# about b\n{}", proxy("a", ", port: 81"), proxy("b", ""));
         assert_eq!(documents.text().unwrap(), expected);
-        documents.take(&of("a"));
+        documents.take(&HashSet::from([of("a")]));
         assert_eq!(documents.text().unwrap(), format!("# all of ours\n---\n# about b\n{}", proxy("b", "")));
-        documents.take(&of("b"));
+        documents.take(&HashSet::from([of("b")]));
         assert_eq!(documents.text(), None);
     }
 
@@ -205,16 +199,11 @@ mod tests {
             ),
         ] {
             let mut documents = Documents::read(&file).unwrap_or_else(|e| panic!("{file}\n{e}"));
-            assert_eq!(
-                documents.manifests().map(Manifest::reference).collect::<Vec<_>>(),
-                [of("a"), of("b")],
-                "{file}"
-            );
-            let (manifest, body) = one("b", ", port: 81");
-            documents.replace(manifest, &body);
-            documents.take(&of("a"));
+            assert_eq!(documents.objects().collect::<Vec<_>>(), [&of("a"), &of("b")], "{file}");
+            documents.replace(HashMap::from([(of("b"), proxy("b", ", port: 81"))]));
+            documents.take(&HashSet::from([of("a")]));
             let left = Documents::read(&documents.text().unwrap()).unwrap();
-            assert_eq!(left.manifests().map(Manifest::reference).collect::<Vec<_>>(), [of("b")], "{file}");
+            assert_eq!(left.objects().collect::<Vec<_>>(), [&of("b")], "{file}");
         }
         assert!(Documents::read("kind: [").is_err());
     }

@@ -1,24 +1,28 @@
 //! `apply` and `delete`: they change the files of the manifest folder, so that what was applied survives a restart and
 //! what was deleted does not come back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kube::core::ObjectMeta;
 
 use super::database::Write;
 use super::documents::Documents;
 use super::folder::{FILE_BYTES, mode, served};
-use super::manifests::{DIGEST_ANNOTATION, changed_provider, changed_proxy, digest};
+use super::manifests::{DIGEST_ANNOTATION, buried_key, changed_provider, changed_proxy};
+use super::wanted::{Declared, Wanted};
 use super::{BURIED, LocalStore};
-use crate::model::manifest::{Manifest, SecretManifest};
+use crate::model::manifest::Manifest;
 use crate::model::naming::{Kind, ObjectRef, ProxyKey};
-use crate::store::{Applied, StoreError, whole_file};
+use crate::store::whole_file::Batch;
+use crate::store::{Applied, StoreError};
 
 /// A document that is to be written: into the file that holds its object, or into a new one.
 struct Edit {
-    manifest: Manifest,
+    declared: Arc<Declared>,
     body: String,
     file: Option<String>,
 }
@@ -27,36 +31,36 @@ impl LocalStore {
     pub(super) async fn apply_text(&self, text: &str) -> Result<Vec<(ObjectRef, Applied)>, StoreError> {
         let documents = Documents::read(text).map_err(StoreError::Invalid)?;
         let _turn = self.folder.turn.lock().await;
-        let wanted = self.read_folder().map_err(|e| unwritable(&self.folder.path, &e.to_string()))?;
+        let wanted = self.folder.read().map_err(|e| unwritable(&self.folder.path, &e.to_string()))?;
         let holders = self.folder.holders();
         let (mut outcomes, mut edits, mut seen) = (vec![], vec![], BTreeSet::new());
         for (manifest, body) in documents.into_bodies() {
-            let object = manifest.reference();
+            let declared = Arc::new(Declared::new(manifest));
+            let object = &declared.object;
             if !seen.insert(object.clone()) {
                 return Err(StoreError::Invalid(format!("{object} is there twice; apply one of them")));
             }
-            served(&manifest).map_err(|why| StoreError::Invalid(format!("{object}: {why}")))?;
-            let outcome = self.outcome(&object, &manifest, wanted.secrets.get(&object.name))?;
+            served(&declared.manifest).map_err(|why| StoreError::Invalid(format!("{object}: {why}")))?;
+            let outcome = self.outcome(&declared, &wanted)?;
             // The first file that holds it is the one that counts.
-            let file = holders.get(&object).and_then(BTreeSet::first).cloned();
+            let file = holders.get(object).and_then(BTreeSet::first).cloned();
+            outcomes.push((object.clone(), outcome));
             if outcome != Applied::Unchanged || file.is_none() {
-                edits.push(Edit { manifest, body, file });
+                edits.push(Edit { declared, body, file });
             }
-            outcomes.push((object, outcome));
         }
-        let applied: Vec<_> = edits.iter().map(|edit| edit.manifest.clone()).collect();
+        let applied: Vec<_> = edits.iter().map(|edit| edit.declared.clone()).collect();
         let dir = self.folder.path.clone();
         blocking(move || write_edits(&dir, edits)).await?;
         // Whoever applies it wants it, although it was deleted once.
-        let unbury = |manifest: &Manifest| Some(Write::remove(BURIED, buried_key(&manifest.reference())?));
+        let unbury = |one: &Arc<Declared>| Some(Write::remove(BURIED, buried_key(&one.object)?));
         self.database.write(applied.iter().filter_map(unbury).collect()).await?;
         let problems = self.apply_manifests_in_turn().await;
-        for manifest in &applied {
-            let object = manifest.reference();
-            let now = self
-                .metadata(&object)
-                .and_then(|mut m| m.annotations.get_or_insert_default().remove(DIGEST_ANNOTATION));
-            if object.kind != Kind::Secret && now.as_ref() != Some(&digest_of(manifest)) {
+        for declared in &applied {
+            let object = &declared.object;
+            let now =
+                self.metadata(object).and_then(|mut m| m.annotations.get_or_insert_default().remove(DIGEST_ANNOTATION));
+            if object.kind != Kind::Secret && now.as_ref() != Some(&declared.digest) {
                 let why = problems.values().next().cloned().unwrap_or("another file holds it too".into());
                 return Err(StoreError::Unavailable(format!(
                     "{object} is in the manifest folder and has no effect yet: {why}"
@@ -67,14 +71,10 @@ impl LocalStore {
     }
 
     /// What becomes of an object with this manifest, or why it cannot be.
-    fn outcome(
-        &self,
-        object: &ObjectRef,
-        manifest: &Manifest,
-        secret: Option<&SecretManifest>,
-    ) -> Result<Applied, StoreError> {
-        if let Manifest::Secret(new) = manifest {
-            return Ok(match secret {
+    fn outcome(&self, declared: &Declared, wanted: &Wanted) -> Result<Applied, StoreError> {
+        let object = &declared.object;
+        if let Manifest::Secret(new) = &declared.manifest {
+            return Ok(match wanted.secret(&object.name) {
                 None => Applied::Created,
                 Some(old) if old == new => Applied::Unchanged,
                 Some(_) => Applied::Configured,
@@ -88,7 +88,7 @@ impl LocalStore {
                 object.name
             )));
         }
-        let frozen = match manifest {
+        let frozen = match &declared.manifest {
             Manifest::Proxy(new) => self.objects.get(&object.key()).and_then(|old| changed_proxy(&old, new)),
             Manifest::Provider(new) => {
                 self.provider_objects.get(&object.key()).and_then(|old| changed_provider(&old, new))
@@ -99,7 +99,7 @@ impl LocalStore {
             let why = format!("{object}: {field} cannot be changed; delete the object and create it anew");
             return Err(StoreError::Invalid(why));
         }
-        let same = metadata.annotations.is_some_and(|all| all.get(DIGEST_ANNOTATION) == Some(&digest_of(manifest)));
+        let same = metadata.annotations.is_some_and(|all| all.get(DIGEST_ANNOTATION) == Some(&declared.digest));
         Ok(if same { Applied::Unchanged } else { Applied::Configured })
     }
 
@@ -117,10 +117,10 @@ impl LocalStore {
         let holders = self.folder.holders();
         let ask = |object| self.ask_deletion(object, holders.contains_key(object));
         let asked = futures::future::join_all(objects.iter().map(ask)).await;
-        let mut by_file: BTreeMap<String, Vec<ObjectRef>> = BTreeMap::new();
+        let mut by_file: BTreeMap<String, HashSet<ObjectRef>> = BTreeMap::new();
         for (object, _) in objects.iter().zip(&asked).filter(|(_, asked)| asked.is_ok()) {
             for file in holders.get(object).into_iter().flatten() {
-                by_file.entry(file.clone()).or_default().push(object.clone());
+                by_file.entry(file.clone()).or_default().insert(object.clone());
             }
         }
         let dir = self.folder.path.clone();
@@ -145,7 +145,12 @@ impl LocalStore {
         if object.kind == Kind::Secret {
             return if held { Ok(()) } else { Err(missing()) };
         }
-        let metadata = self.metadata(object).ok_or_else(missing)?;
+        let metadata = match self.metadata(object) {
+            Some(metadata) => metadata,
+            // A crash kept an earlier deletion from taking its manifest, too; or it never had an effect.
+            None if held => return Ok(()),
+            None => return Err(missing()),
+        };
         if let Some(digest) = metadata.annotations.and_then(|mut all| all.remove(DIGEST_ANNOTATION)) {
             let key = buried_key(object).unwrap_or_default();
             self.database.write(vec![Write::put(BURIED, key, digest.into_bytes())]).await?;
@@ -156,28 +161,6 @@ impl LocalStore {
             }
             None => self.remove_provider(&object.name).await,
         }
-    }
-}
-
-/// Under which key it is remembered that an object was deleted by command.
-fn buried_key(object: &ObjectRef) -> Option<String> {
-    match object.kind {
-        Kind::Proxy => Some(format!("proxies/{}", object.key())),
-        Kind::Provider => Some(format!("providers/{}", object.key())),
-        Kind::Secret => None,
-    }
-}
-
-/// The digest that an object of this manifest is stored with.
-fn digest_of(manifest: &Manifest) -> String {
-    match manifest {
-        Manifest::Proxy(proxy) => {
-            let mut proxy = (**proxy).clone();
-            proxy.metadata.namespace.get_or_insert_with(|| "default".into());
-            digest(&proxy)
-        }
-        Manifest::Provider(provider) => digest(&**provider),
-        Manifest::Secret(_) => String::new(),
     }
 }
 
@@ -194,25 +177,26 @@ fn unwritable(path: &Path, why: &str) -> StoreError {
 /// Writes all documents. What is wrong with a file is found before the first is written.
 fn write_edits(dir: &Path, edits: Vec<Edit>) -> Result<(), StoreError> {
     let (mut files, mut new) = (BTreeMap::new(), vec![]);
-    for Edit { manifest, body, file } in edits {
+    for Edit { declared, body, file } in edits {
         let Some(file) = file else {
-            new.push((manifest, body));
+            new.push((declared, body));
             continue;
         };
         let path = dir.join(file);
-        let (documents, secret) = match files.entry(path.clone()) {
+        let (_, bodies, secret) = match files.entry(path.clone()) {
             std::collections::btree_map::Entry::Occupied(open) => open.into_mut(),
             std::collections::btree_map::Entry::Vacant(free) => {
                 let wrong = |why: String| unwritable(&path, &format!("{why}; mend it first, nothing was applied"));
                 let text = fs::read_to_string(&path).map_err(|e| wrong(e.to_string()))?;
-                free.insert((Documents::read(&text).map_err(wrong)?, false))
+                free.insert((Documents::read(&text).map_err(wrong)?, HashMap::new(), false))
             }
         };
-        *secret |= matches!(manifest, Manifest::Secret(_));
-        documents.replace(manifest, &body);
+        *secret |= declared.object.kind == Kind::Secret;
+        bodies.insert(declared.object.clone(), body);
     }
     let mut texts = Vec::new();
-    for (path, (documents, secret)) in files {
+    for (path, (mut documents, bodies, secret)) in files {
+        documents.replace(bodies);
         let text = documents.text().unwrap_or_default();
         if text.len() as u64 > FILE_BYTES {
             return Err(unwritable(
@@ -224,16 +208,17 @@ fn write_edits(dir: &Path, edits: Vec<Edit>) -> Result<(), StoreError> {
         texts.push((path, if secret { mode & 0o700 } else { mode }, text));
     }
     let mut taken = BTreeSet::new();
-    for (manifest, body) in new {
-        let path = free_name(dir, &manifest.reference(), &taken);
+    for (declared, body) in new {
+        let path = free_name(dir, &declared.object, &taken);
         taken.insert(path.clone());
-        texts.push((path, if matches!(manifest, Manifest::Secret(_)) { 0o600 } else { 0o644 }, body));
+        texts.push((path, if declared.object.kind == Kind::Secret { 0o600 } else { 0o644 }, body));
     }
+    let failed = |path: &Path, e: io::Error| unwritable(path, &format!("{e}; apply it again when that is mended"));
+    let mut batch = Batch::default();
     for (path, mode, text) in texts {
-        whole_file::write(&path, mode, &text)
-            .map_err(|e| unwritable(&path, &format!("{e}; apply it again when that is mended")))?;
+        batch.write(&path, mode, &text).map_err(|e| failed(&path, e))?;
     }
-    Ok(())
+    batch.sync().map_err(|e| failed(dir, e))
 }
 
 /// A file that is not there yet. Two names with dots may ask for the same.
@@ -249,22 +234,23 @@ fn free_name(dir: &Path, object: &ObjectRef, taken: &BTreeSet<PathBuf>) -> PathB
 }
 
 /// Takes documents out of files; answers which stay, and why. A file goes with its last one.
-fn take_out(dir: &Path, by_file: BTreeMap<String, Vec<ObjectRef>>) -> BTreeMap<ObjectRef, String> {
-    let mut kept = BTreeMap::new();
+fn take_out(dir: &Path, by_file: BTreeMap<String, HashSet<ObjectRef>>) -> BTreeMap<ObjectRef, String> {
+    let (mut kept, mut batch) = (BTreeMap::new(), Batch::default());
+    let all: HashSet<ObjectRef> = by_file.values().flatten().cloned().collect();
     for (file, objects) in by_file {
         let path = dir.join(&file);
-        let edit = || -> Result<(), String> {
+        let mut edit = || -> Result<(), String> {
             let text = match fs::read_to_string(&path) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
                 text => text.map_err(|e| e.to_string())?,
             };
             let mut documents = Documents::read(&text)?;
-            objects.iter().for_each(|object| documents.take(object));
+            documents.take(&objects);
             let written = match documents.text() {
-                None => whole_file::remove(&path),
+                None => batch.remove(&path),
                 Some(text) => {
                     let mode = fs::metadata(&path).map_or(0o600, |meta| mode(&meta));
-                    whole_file::write(&path, mode, &text)
+                    batch.write(&path, mode, &text)
                 }
             };
             written.map_err(|e| e.to_string())
@@ -272,6 +258,12 @@ fn take_out(dir: &Path, by_file: BTreeMap<String, Vec<ObjectRef>>) -> BTreeMap<O
         if let Err(why) = edit() {
             let why = format!("{}: {why}", path.display());
             kept.extend(objects.into_iter().map(|object| (object, why.clone())));
+        }
+    }
+    if let Err(error) = batch.sync() {
+        let why = format!("{}: {error}", dir.display());
+        for object in all {
+            kept.entry(object).or_insert(why.clone());
         }
     }
     kept

@@ -194,3 +194,21 @@ async fn an_object_in_two_files_goes_from_both() {
     lab.store.apply_manifests().await;
     assert_eq!(lab.names(), ["default/b"]);
 }
+
+#[tokio::test]
+async fn a_manifest_that_a_crash_kept_from_going_goes_with_the_next_deletion() {
+    let lab = Lab::new().await;
+    lab.put("a.yaml", &proxy("a", "")).await;
+    // As after a crash between the two: the object is deleted, and its manifest is still there.
+    let database = lab.store.database.clone();
+    let digest = lab.store.metadata(&of("a")).unwrap().annotations.unwrap()[super::DIGEST_ANNOTATION].clone();
+    let buried = super::Write::put(super::BURIED, "proxies/default/a", digest.into_bytes());
+    database.write(vec![buried]).await.unwrap();
+    lab.store.remove_proxy(&ProxyKey { namespace: "default".into(), name: "a".into() }).await.unwrap();
+    lab.store.apply_manifests().await;
+    assert!(lab.names().is_empty(), "it does not come back");
+    assert_eq!(lab.files(), ["a.yaml"]);
+    assert_eq!(lab.delete(of("a")).await.unwrap(), None);
+    assert!(lab.files().is_empty());
+    assert!(matches!(lab.delete(of("a")).await, Err(StoreError::NotFound(_))));
+}

@@ -4,7 +4,6 @@ use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::model::manifest::{Manifest, parse};
 
@@ -59,13 +58,6 @@ pub(super) fn served(manifest: &Manifest) -> Result<(), String> {
 /// The permissions of a file.
 pub(super) fn mode(meta: &Metadata) -> u32 {
     meta.permissions().mode() & 0o777
-}
-
-/// Whether a file was written so recently.
-pub(super) fn written_within(path: &Path, time: Duration) -> bool {
-    let written = fs::metadata(path).and_then(|meta| meta.modified());
-    // A date in the future is not long ago.
-    written.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < time))
 }
 
 fn hidden(path: &Path) -> bool {

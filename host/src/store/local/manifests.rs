@@ -3,30 +3,30 @@
 //! A file that is half-written or wrong keeps its old objects. An object goes when its manifest vanishes, but never
 //! because of doubt: not while any file is wrong, not when the folder is empty, not when over half would go at once.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
 
+use futures::future::join_all;
+use futures::{StreamExt as _, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::core::ObjectMeta;
 use kube::{Resource, ResourceExt};
 use notify::{RecursiveMode, Watcher};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use super::database::Write;
-use super::folder::{files, read_file, written_within};
 use super::objects::Objects;
+use super::wanted::{Declared, Files, Wanted};
 use super::{BURIED, Change, LocalStore};
-use crate::model::manifest::{Manifest, SecretManifest};
-use crate::model::naming::{ObjectRef, ProxyKey};
+use crate::model::manifest::Manifest;
+use crate::model::naming::{Kind, ObjectRef, ProxyKey};
 use crate::model::provider::Provider;
 use crate::model::proxy::Proxy;
-use crate::model::spec_hash::hex;
 use crate::store::{Event, Regarding, Severity, Store as _, StoreError};
 
 /// Digest of the manifest that an object was last applied from.
@@ -37,8 +37,8 @@ pub(super) const FILE_ANNOTATION: &str = "crawl.example.com/manifest";
 const RESCAN: Duration = Duration::from_secs(30);
 /// Several notices in a row are one change.
 const SETTLE: Duration = Duration::from_millis(50);
-/// A file that was written so recently may be cut off between two documents: nothing goes because it lacks in it.
-const UNFINISHED: Duration = Duration::from_secs(5);
+/// Objects that are stored at once: they share the syncs of the disk.
+const AT_ONCE: usize = 512;
 
 pub(super) struct Folder {
     pub path: PathBuf,
@@ -51,7 +51,7 @@ pub(super) struct Folder {
 /// What the last look found.
 #[derive(Default)]
 struct Memory {
-    good: HashMap<String, Arc<Vec<Manifest>>>,
+    files: Files,
     problems: BTreeMap<String, String>,
 }
 
@@ -66,27 +66,17 @@ impl Folder {
 
     /// The files that hold each object, in the order in which they count, as they were when last looked at.
     pub fn holders(&self) -> HashMap<ObjectRef, BTreeSet<String>> {
-        let memory = self.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut holders: HashMap<_, BTreeSet<String>> = HashMap::new();
-        for (file, manifests) in &memory.good {
-            for manifest in manifests.iter() {
-                holders.entry(manifest.reference()).or_default().insert(file.clone());
-            }
-        }
-        holders
+        self.memory().files.holders()
     }
-}
 
-/// The objects that the folder asks for, each with the file that holds it.
-#[derive(Default)]
-pub(super) struct Wanted {
-    proxies: BTreeMap<String, (Proxy, String)>,
-    providers: BTreeMap<String, (Provider, String)>,
-    pub secrets: BTreeMap<String, SecretManifest>,
-    files: usize,
-    /// Files that were written a moment ago.
-    fresh: BTreeSet<String>,
-    problems: BTreeMap<String, String>,
+    /// Looks through all files.
+    pub fn read(&self) -> io::Result<Wanted> {
+        self.memory().files.read(&self.path, SystemTime::now())
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
 }
 
 impl LocalStore {
@@ -119,7 +109,7 @@ impl LocalStore {
 
     /// The same for whoever has the turn; answers the problems by file.
     pub(super) async fn apply_manifests_in_turn(&self) -> BTreeMap<String, String> {
-        let mut wanted = match self.read_folder() {
+        let mut wanted = match self.folder.read() {
             Ok(wanted) => wanted,
             Err(error) => {
                 let problem = format!(
@@ -131,23 +121,29 @@ impl LocalStore {
                 return problems;
             }
         };
-        if self.secrets.replace(std::mem::take(&mut wanted.secrets)) {
+        let secrets = wanted.of(Kind::Secret).filter_map(|(one, _)| wanted.secret(&one.object.name));
+        if self.secrets.replace(secrets.map(|secret| (secret.name.clone(), secret.clone())).collect()) {
             self.changed(Change::Secrets);
         }
-        for (key, (provider, file)) in &wanted.providers {
-            match self.apply_one(&self.provider_objects, "providers", key, provider, file, changed_provider).await {
-                Ok(true) => self.changed(Change::Provider(key.clone())),
-                Ok(false) => {}
-                Err(problem) => drop(wanted.problems.insert(file.clone(), problem)),
+        let mut problems = BTreeMap::new();
+        for kind in [Kind::Provider, Kind::Proxy] {
+            // Most are as they should be; what is asked of the database is asked about the others alone.
+            let unsettled = wanted.of(kind).filter(|(declared, _)| !self.is_settled(declared));
+            let unsettled: Vec<_> = unsettled.map(|(declared, file)| (declared.clone(), file.to_owned())).collect();
+            let applied = stream::iter(unsettled).map(|(declared, file)| async move {
+                let outcome = self.apply_declared(&declared, &file).await;
+                (declared, file, outcome)
+            });
+            let mut applied = applied.buffered(AT_ONCE);
+            while let Some((declared, file, outcome)) = applied.next().await {
+                match outcome {
+                    Ok(true) => self.changed(change(&declared.object)),
+                    Ok(false) => {}
+                    Err(problem) => drop(problems.insert(file, problem)),
+                }
             }
         }
-        for (key, (proxy, file)) in &wanted.proxies {
-            match self.apply_one(&self.objects, "proxies", key, proxy, file, changed_proxy).await {
-                Ok(true) => self.changed(Change::Proxy(ProxyKey::of(proxy))),
-                Ok(false) => {}
-                Err(problem) => drop(wanted.problems.insert(file.clone(), problem)),
-            }
-        }
+        wanted.problems.extend(problems);
         self.remove_vanished(&mut wanted).await;
         if let Err(error) = self.unbury(&wanted).await {
             wanted.problems.insert(String::new(), error.to_string());
@@ -156,56 +152,46 @@ impl LocalStore {
         wanted.problems
     }
 
-    /// Reads all files; of a wrong one, what it held when it was last right.
-    pub(super) fn read_folder(&self) -> io::Result<Wanted> {
-        let files = files(&self.folder.path)?;
-        let mut memory = self.folder.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut wanted = Wanted { files: files.len(), ..Wanted::default() };
-        let mut good = HashMap::new();
-        for path in files {
-            let file = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
-            let manifests = match read_file(&path) {
-                Ok(manifests) => Arc::new(manifests),
-                Err(problem) => {
-                    wanted
-                        .problems
-                        .insert(file.clone(), format!("{}: {problem}; its objects stay as they are", path.display()));
-                    memory.good.get(&file).cloned().unwrap_or_default()
-                }
-            };
-            if written_within(&path, UNFINISHED) {
-                wanted.fresh.insert(file.clone());
-            }
-            for manifest in manifests.iter() {
-                if let Some(what) = wanted.add(manifest, &file) {
-                    wanted
-                        .problems
-                        .insert(file.clone(), format!("{}: {what} is in another file too, which wins", path.display()));
-                }
-            }
-            good.insert(file, manifests);
+    /// Whether an object is as its manifest says, or on its way out.
+    fn is_settled(&self, declared: &Declared) -> bool {
+        let settled = |meta: &ObjectMeta| {
+            let digest = meta.annotations.as_ref().and_then(|all| all.get(DIGEST_ANNOTATION));
+            meta.deletion_timestamp.is_some() || digest == Some(&declared.digest)
+        };
+        match declared.object.kind {
+            Kind::Proxy => self.objects.get(&declared.object.key()).is_some_and(|o| settled(&o.metadata)),
+            Kind::Provider => self.provider_objects.get(&declared.object.key()).is_some_and(|o| settled(&o.metadata)),
+            Kind::Secret => true,
         }
-        memory.good = good;
-        Ok(wanted)
+    }
+
+    async fn apply_declared(&self, declared: &Declared, file: &str) -> Result<bool, String> {
+        match &declared.manifest {
+            Manifest::Provider(provider) => {
+                self.apply_one(&self.provider_objects, provider, declared, file, changed_provider).await
+            }
+            Manifest::Proxy(proxy) => self.apply_one(&self.objects, proxy, declared, file, changed_proxy).await,
+            Manifest::Secret(_) => Ok(false),
+        }
     }
 
     /// Creates or updates one object. `frozen` names a field that may not change. Answers whether anything changed.
     async fn apply_one<T>(
         &self,
         objects: &Objects<T>,
-        table: &'static str,
-        key: &str,
         manifest: &T,
+        declared: &Declared,
         file: &str,
         frozen: fn(&T, &T) -> Option<&'static str>,
     ) -> Result<bool, String>
     where
         T: Resource + Clone + Serialize + DeserializeOwned,
     {
+        let (key, digest) = (&declared.object.key(), &declared.digest);
         let fail = |e: StoreError| format!("{key}: {e}");
-        let digest = digest(manifest);
-        let buried = self.database.get(BURIED, &format!("{table}/{key}")).map_err(fail)?;
-        if buried.is_some_and(|b| b == digest.as_bytes()) {
+        let old = objects.get(key);
+        let buried_key = buried_key(&declared.object).unwrap_or_default();
+        if self.database.get(BURIED, &buried_key).map_err(fail)?.is_some_and(|buried| buried == digest.as_bytes()) {
             return Ok(false);
         }
         let mut object = manifest.clone();
@@ -213,7 +199,7 @@ impl LocalStore {
         let annotations = meta.annotations.get_or_insert_default();
         annotations.insert(DIGEST_ANNOTATION.into(), digest.clone());
         annotations.insert(FILE_ANNOTATION.into(), file.to_owned());
-        let Some(old) = objects.get(key) else {
+        let Some(old) = old else {
             meta.uid = Some(uuid::Uuid::new_v4().to_string());
             meta.generation = Some(1);
             meta.creation_timestamp = Some(Time(self.clock.wall()));
@@ -221,9 +207,6 @@ impl LocalStore {
             meta.deletion_timestamp = None;
             return objects.insert(key, object).await.map(|()| true).map_err(fail);
         };
-        if old.meta().deletion_timestamp.is_some() || old.annotations().get(DIGEST_ANNOTATION) == Some(&digest) {
-            return Ok(false);
-        }
         if let Some(field) = frozen(&old, manifest) {
             return Err(format!(
                 "{key}: {field} cannot be changed; delete the object and create it anew. The old one stays"
@@ -260,15 +243,18 @@ impl LocalStore {
         if !wanted.problems.is_empty() {
             return Ok(());
         }
-        let there = |key: &str| match key.split_once('/') {
-            Some(("proxies", key)) => wanted.proxies.contains_key(key),
-            Some(("providers", name)) => wanted.providers.contains_key(name),
-            _ => false,
-        };
         let buried = self.database.all(BURIED)?;
-        let gone: Vec<_> =
-            buried.into_iter().filter(|(key, _)| !there(key)).map(|(key, _)| Write::remove(BURIED, key)).collect();
-        if gone.is_empty() { Ok(()) } else { self.database.write(gone).await }
+        if buried.is_empty() {
+            return Ok(());
+        }
+        let declared = wanted.of(Kind::Proxy).chain(wanted.of(Kind::Provider));
+        let there: HashSet<String> = declared.filter_map(|(one, _)| buried_key(&one.object)).collect();
+        let gone: Vec<_> = buried
+            .into_iter()
+            .filter(|(key, _)| !there.contains(key))
+            .map(|(key, _)| Write::remove(BURIED, key))
+            .collect();
+        self.database.write(gone).await
     }
 
     /// Deletes objects whose manifests are gone, if that is beyond doubt.
@@ -290,13 +276,13 @@ impl LocalStore {
             .into_iter()
             .filter(|p| !may_return(p.annotations()))
             .map(|p| ProxyKey::of(&p))
-            .filter(|key| !wanted.proxies.contains_key(&key.to_string()))
+            .filter(|key| !wanted.holds(&ObjectRef::new(Kind::Proxy, &key.namespace, &key.name)))
             .collect();
         let providers: Vec<_> = providers
             .into_iter()
             .filter(|p| !may_return(p.annotations()))
             .map(|p| p.name_any())
-            .filter(|name| !wanted.providers.contains_key(name))
+            .filter(|name| !wanted.holds(&ObjectRef::new(Kind::Provider, "", name)))
             .collect();
         let vanished = proxies.len() + providers.len();
         if vanished == 0 {
@@ -315,8 +301,9 @@ impl LocalStore {
             wanted.problems.insert(String::new(), format!("{doubt}, so nothing is deleted; delete objects with `proxy-operator delete`, or bring the manifests back"));
             return;
         }
-        for key in proxies {
-            if let Err(error) = self.remove_proxy(&key).await {
+        let removed = join_all(proxies.iter().map(|key| self.remove_proxy(key))).await;
+        for (key, outcome) in proxies.iter().zip(removed) {
+            if let Err(error) = outcome {
                 wanted.problems.insert(key.to_string(), error.to_string());
             }
         }
@@ -329,7 +316,7 @@ impl LocalStore {
 
     /// Events for problems that are new, and for those that are over.
     fn tell(&self, problems: BTreeMap<String, String>) {
-        let mut memory = self.folder.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut memory = self.folder.memory();
         let regarding = |file: &str| Regarding::Manifest(file.to_owned());
         for (file, problem) in &problems {
             if memory.problems.get(file) != Some(problem) {
@@ -353,37 +340,19 @@ impl LocalStore {
     }
 }
 
-impl Wanted {
-    /// Adds one manifest; answers what it is when another file holds the same.
-    fn add(&mut self, manifest: &Manifest, file: &str) -> Option<String> {
-        match manifest {
-            Manifest::Proxy(proxy) => {
-                let mut proxy = (**proxy).clone();
-                proxy.metadata.namespace.get_or_insert_with(|| "default".into());
-                let key = ProxyKey::of(&proxy).to_string();
-                let what = format!("Proxy {key}");
-                put(&mut self.proxies, key, (proxy, file.to_owned())).then_some(what)
-            }
-            Manifest::Provider(provider) => {
-                let name = provider.name_any();
-                let what = format!("Provider {name}");
-                put(&mut self.providers, name, ((**provider).clone(), file.to_owned())).then_some(what)
-            }
-            Manifest::Secret(secret) => {
-                put(&mut self.secrets, secret.name.clone(), secret.clone()).then(|| format!("Secret {}", secret.name))
-            }
-        }
+/// Under which key it is remembered that an object was deleted by command.
+pub(super) fn buried_key(object: &ObjectRef) -> Option<String> {
+    match object.kind {
+        Kind::Proxy => Some(format!("proxies/{}", object.key())),
+        Kind::Provider => Some(format!("providers/{}", object.key())),
+        Kind::Secret => None,
     }
 }
 
-/// Puts a value where none is; answers whether one was.
-fn put<V>(map: &mut BTreeMap<String, V>, key: String, value: V) -> bool {
-    match map.entry(key) {
-        std::collections::btree_map::Entry::Occupied(_) => true,
-        std::collections::btree_map::Entry::Vacant(free) => {
-            free.insert(value);
-            false
-        }
+fn change(object: &ObjectRef) -> Change {
+    match &object.namespace {
+        Some(namespace) => Change::Proxy(ProxyKey { namespace: namespace.clone(), name: object.name.clone() }),
+        None => Change::Provider(object.name.clone()),
     }
 }
 
@@ -395,10 +364,6 @@ pub(super) fn changed_proxy(old: &Proxy, new: &Proxy) -> Option<&'static str> {
 /// The field of a Provider that may not change, if it does.
 pub(super) fn changed_provider(old: &Provider, new: &Provider) -> Option<&'static str> {
     (old.spec.plugin.name != new.spec.plugin.name).then_some("spec.plugin.name")
-}
-
-pub(super) fn digest<T: Serialize>(manifest: &T) -> String {
-    hex(&Sha256::digest(serde_json::to_vec(manifest).unwrap_or_default()))
 }
 
 fn spec_of<T: Serialize>(object: &T) -> Option<serde_json::Value> {
