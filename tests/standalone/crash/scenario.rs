@@ -9,7 +9,8 @@ use proxy_operator::model::SKIP_CLEANUP;
 use proxy_operator::model::abandoned::Abandoned;
 use proxy_operator::model::provider::Provider;
 use proxy_operator::model::proxy::Proxy;
-use proxy_operator_tests::lab::{condition, is_ready, proxy_of};
+use proxy_operator_tests::backend::CLOUD_TOKEN;
+use proxy_operator_tests::lab::{condition, is_ready, proxy_of, secret};
 use proxy_operator_tests::process::PATIENCE;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
@@ -195,7 +196,10 @@ impl Rig {
             Scenario::Release => self.request(Method::DELETE, &format!("/v1/leases/{name}"), Value::Null),
             Scenario::Stopped => {
                 let machine = self.machines_of(name).await.remove(0);
+                let look = self.new_name();
                 self.lab.cloud().stop(&machine).await;
+                // A changed Secret makes the operator look at everything.
+                self.lab.put_secret("cloud.yaml", &secret("cloud", &[("token", CLOUD_TOKEN), ("look", &look)]));
                 Act::new(std::future::ready(None))
             }
         }
