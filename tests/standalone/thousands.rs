@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use proxy_operator_tests::lab::{Lab, condition, is_ready, proxy};
+use proxy_operator_tests::lab::{Lab, condition, proxy};
 
 use crate::kit::at;
 
@@ -20,15 +20,20 @@ fn proxies() -> usize {
 async fn timed(what: &str, lab: &Lab, began: Instant, mut condition: impl AsyncFnMut(&Lab) -> bool) -> String {
     while !condition(lab).await {
         assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     format!("{what}: {:.1} s", began.elapsed().as_secs_f64())
 }
 
+/// By the gauge: lists of thousands, asked for all the time, would be most of what goes on.
 async fn all_ready(lab: &Lab) -> bool {
-    lab.try_objects::<proxy_operator::model::proxy::Proxy>("proxies")
-        .await
-        .is_some_and(|all| all.iter().filter(|p| is_ready(p)).count() == proxies())
+    let wanted = proxies().to_string();
+    let is_it = |line: &str| {
+        line.starts_with("proxy_operator_proxies{")
+            && line.contains("ready=\"true\"")
+            && line.rsplit(' ').next() == Some(&wanted)
+    };
+    lab.metrics().await.lines().any(is_it)
 }
 
 async fn creates(lab: &Lab) -> u64 {
