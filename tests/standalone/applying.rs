@@ -18,6 +18,8 @@ fn files(lab: &Lab) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_applied_stays_and_what_is_deleted_stays_away() {
     let mut lab = Lab::start().await;
+    // A call that a kill cuts off may land until then, and is waited for.
+    lab.put("provider.yaml", &lab.provider("demo", "  limits: {callTimeout: 2s}\n"));
     let dir = lab.path("fleet");
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("a.yaml"), format!("# the first\n{}---\n{}", proxy("a", ""), secret("extra", &[("k", "v")])))
