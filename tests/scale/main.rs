@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use futures::{StreamExt, stream};
 use proxy_operator_tests::apiserver::ApiServer;
 use proxy_operator_tests::backend::{Backend, CloudApi};
 use proxy_operator_tests::cgroup::Group;
@@ -22,8 +23,12 @@ const CLOUDS: usize = 4;
 const LIMIT: u64 = 128 << 20;
 /// For all of them to be taken over.
 const SETTLES: Duration = Duration::from_secs(300);
+/// For all of those that come at once to be made.
+const FRESH: Duration = Duration::from_secs(900);
 /// Each Proxy is probed twice in it, and each backend listed once.
 const QUIET: Duration = Duration::from_secs(60);
+/// Each test takes the whole machine.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// Nothing was written for so long: all that a change brings with it is over.
 const SETTLED: Duration = Duration::from_secs(5);
 
@@ -161,6 +166,7 @@ fn by_kind(changes: &[Value]) -> BTreeMap<String, usize> {
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_proxies_fit_into_128_mib_and_are_quiet_when_they_are_steady() {
     let _ = rustls::crypto::ring::default_provider().install_default();
+    let _turn = TURN.lock().await;
     let Some(fleet) = Fleet::start() else { return };
     let api = KubeApi::of(&fleet.server);
     fleet.fill(&api).await;
@@ -183,6 +189,62 @@ async fn ten_thousand_proxies_fit_into_128_mib_and_are_quiet_when_they_are_stead
     let there = api.list(&format!("{GROUP}/proxies")).await;
     assert_eq!(there.iter().filter(|proxy| is_ready(proxy)).count(), proxies());
     assert_eq!(fleet.group.kills(), 0);
+    secrets_are_read_by_name(&fleet.server);
     println!("COUNT: {} Proxies, at most {} of {} MiB", proxies(), fleet.group.peak() >> 20, LIMIT >> 20);
+    operator.stop();
+}
+
+/// But for API tokens, which are looked for in the operator's own namespace by their label.
+fn secrets_are_read_by_name(server: &ApiServer) {
+    let looks = server.looks_at_secrets();
+    assert!(looks.iter().any(|look| look["verb"] == "get" && look["objectRef"]["name"] == "cloud"), "{looks:#?}");
+    for look in looks.iter().filter(|look| look["verb"] != "get") {
+        let uri = look["requestURI"].as_str().unwrap_or_default();
+        let own = uri.starts_with("/api/v1/namespaces/proxy-operator/secrets?");
+        assert!(own && uri.contains("labelSelector=crawl.example.com%2Fapi-token"), "{look:#}");
+    }
+}
+
+/// `SCALE_FRESH` sets another number.
+#[tokio::test(flavor = "multi_thread")]
+async fn proxies_that_come_at_once_are_made_within_128_mib() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _turn = TURN.lock().await;
+    let number = std::env::var("SCALE_FRESH").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
+    let Some(fleet) = Fleet::start() else { return };
+    let api = KubeApi::of(&fleet.server);
+    for (cloud, backend) in fleet.backends.iter().enumerate() {
+        let provider = provider_of(&format!("cloud-{cloud}"), "sandbox", &backend.cloud_url, "");
+        fleet.server.run(&["apply", "-f", "-"], Some(&provider));
+    }
+    let fresh = |n: usize| {
+        json!({
+            "apiVersion": "crawl.example.com/v1alpha1", "kind": "Proxy", "metadata": {"name": format!("p{n}")},
+            "spec": {"provider": format!("cloud-{}", n % CLOUDS), "healthCheck": {"interval": interval()}},
+        })
+    };
+    let path = format!("{GROUP}/namespaces/default/proxies");
+    let created = stream::iter((0..number).map(|n| api.create(&path, fresh(n))));
+    created.buffer_unordered(32).for_each(|_| std::future::ready(())).await;
+    let (mut operator, metrics) = fleet.operator();
+    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap();
+    let began = Instant::now();
+    loop {
+        let page = client.get(format!("{metrics}/metrics")).send().await.unwrap().text().await.unwrap();
+        let of_it = |line: &str| line.starts_with("proxy_operator_proxies{") && line.contains("ready=\"true\"");
+        let counts =
+            page.lines().filter(|line| of_it(line)).filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok());
+        let ready: usize = counts.sum();
+        if ready == number {
+            break;
+        }
+        let so_far =
+            format!("{ready} of {number} are Ready, {} kills, {} MiB", fleet.group.kills(), fleet.group.peak() >> 20);
+        assert!(!operator.has_ended(), "it ended: {so_far}\n{}", tail(&operator.log()));
+        assert!(began.elapsed() < FRESH, "{so_far}:\n{}", tail(&operator.log()));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!(fleet.group.kills(), 0);
+    println!("COUNT: {number} Proxies made in {:?}, at most {} MiB", began.elapsed(), fleet.group.peak() >> 20);
     operator.stop();
 }

@@ -11,8 +11,8 @@ use tempfile::TempDir;
 
 use crate::process::PATIENCE;
 
-/// What goes into the audit log: every change, and nothing of its content.
-const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, verbs: [create, update, patch, delete, deletecollection]}\n- {level: None}\n";
+/// What goes into the audit log: every change, and each look at Secrets, and nothing of their content.
+const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, verbs: [create, update, patch, delete, deletecollection]}\n- {level: Metadata, resources: [{group: \"\", resources: [secrets]}]}\n- {level: None}\n";
 const AUDIT_LOG: &str = "audit.log";
 
 /// The API server. Nothing runs its objects: there are no controllers and no nodes.
@@ -161,6 +161,19 @@ impl ApiServer {
 
     /// Every change that its administrator has asked for, the operator of a lab included, as the audit log has it.
     pub fn changes(&self) -> Vec<Value> {
+        let mut all = self.audited();
+        all.retain(|entry| !is_look(entry));
+        all
+    }
+
+    /// Every look at Secrets that its administrator has asked for, the operator of a lab included.
+    pub fn looks_at_secrets(&self) -> Vec<Value> {
+        let mut all = self.audited();
+        all.retain(|entry| is_look(entry) && entry["objectRef"]["resource"] == "secrets");
+        all
+    }
+
+    fn audited(&self) -> Vec<Value> {
         let log = fs::read_to_string(self.dir.path().join(AUDIT_LOG)).unwrap_or_default();
         // The last line may be half written.
         let all = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -238,6 +251,11 @@ impl ApiServer {
             self.run(&["wait", "--for=condition=Established", "--timeout=30s", crd], None);
         }
     }
+}
+
+/// Whether an entry of the audit log changes nothing.
+fn is_look(entry: &Value) -> bool {
+    ["get", "list", "watch"].iter().any(|verb| entry["verb"] == *verb)
 }
 
 impl Drop for ApiServer {
