@@ -4,6 +4,7 @@
 mod effect;
 mod rig;
 mod scenario;
+mod steps;
 
 use std::collections::HashSet;
 
