@@ -76,6 +76,17 @@ impl Scenario {
         }
     }
 
+    /// Whether this effect is one of its own whose turn depends on what else goes on: the reconciler and the look at the
+    /// manifest folder both write when something is deleted.
+    pub fn varies_with(self, effect: Effect) -> bool {
+        match effect {
+            Effect::ProviderForgotten => self == Self::PartWithProvider,
+            Effect::DeletionStored | Effect::DeletionOutdated | Effect::ProxyForgotten => self == Self::Delete,
+            Effect::InstanceGivenUp => self == Self::GiveUp,
+            _ => false,
+        }
+    }
+
     /// Whether its writes to the database are points.
     pub fn writes(self) -> bool {
         self != Self::Stopped

@@ -1,9 +1,8 @@
 //! Copies of a database in use.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Seek as _;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use redb::backends::FileBackend;
@@ -55,10 +54,7 @@ impl Database {
 }
 
 fn copy(database: &redb::Database, folder: &Path) -> Result<File, redb::Error> {
-    let path = folder.join(format!("backup-{}.redb", uuid::Uuid::new_v4()));
-    let mut file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-    // Nothing stays of it, however this ends.
-    fs::remove_file(&path)?;
+    let mut file = tempfile::tempfile_in(folder)?;
     let backend = FileBackend::new(file.try_clone()?)?;
     let copy = redb::Builder::new().set_cache_size(CACHE).create_with_backend(backend)?;
     let (from, to) = (database.begin_read()?, copy.begin_write()?);
@@ -77,6 +73,8 @@ fn copy(database: &redb::Database, folder: &Path) -> Result<File, redb::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::super::Write;
     use super::*;
 
