@@ -194,14 +194,16 @@ async fn ten_thousand_proxies_fit_into_128_mib_and_are_quiet_when_they_are_stead
     operator.stop();
 }
 
-/// But for API tokens, which are looked for in the operator's own namespace by their label.
+/// Lists are of the operator's own namespace, and of those alone that carry a label of it: API tokens, and the metadata of
+/// what Providers name, which says when it changes.
 fn secrets_are_read_by_name(server: &ApiServer) {
     let looks = server.looks_at_secrets();
     assert!(looks.iter().any(|look| look["verb"] == "get" && look["objectRef"]["name"] == "cloud"), "{looks:#?}");
     for look in looks.iter().filter(|look| look["verb"] != "get") {
         let uri = look["requestURI"].as_str().unwrap_or_default();
         let own = uri.starts_with("/api/v1/namespaces/proxy-operator/secrets?");
-        assert!(own && uri.contains("labelSelector=crawl.example.com%2Fapi-token"), "{look:#}");
+        let labelled = |label: &str| uri.contains(&format!("labelSelector=crawl.example.com%2F{label}%3Dtrue"));
+        assert!(own && (labelled("api-token") || labelled("provider-secret")), "{look:#}");
     }
 }
 
